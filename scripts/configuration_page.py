@@ -220,12 +220,18 @@ def _settings(options: Iterable[Option], section: str, shared: Sequence[str]) ->
     return _table(("setting", "environment", "default", "meaning"), rows)
 
 
+_NO_KEYS = {
+    "name", "chosen_by", "apart", "checkpoints", "sync_batch_norm", "on_worker_loss",
+}  # fmt: skip
+"""What a mode has that is no key of ``a_sync_configs``."""
+
+
 def _strategy() -> str:
     configs = DistributedStrategy().a_sync_configs
     rows = [
         (f"`{option.name}`", _shown(configs[option.name]), option.help)
         for option in options_of(TrainingMode)
-        if option.name not in {"name", "chosen_by", "apart", "checkpoints", "sync_batch_norm"}
+        if option.name not in _NO_KEYS
     ]
     periodic = [
         (f"`{name}`", _shown(key.default), key.meaning) for name, key in CHECKPOINT_KEYS.items()

@@ -4,16 +4,18 @@ Without arguments the whole suite runs, in two phases: many files at once, then 
 that a busy machine breaks, which have the mark ``slow_machine``. With arguments pytest runs
 once, with them.
 
-Measured are pytest's own processes, not those that tests start: a tracer would make each of
-them half as slow again. The run fails if the modules without input and output (the cores and
-the wire), which tests can reach wholly without other processes, are covered too little.
+Measured are pytest's own processes, not those that tests start, and of the suite's tests those
+of units alone: under a tracer Python takes four times as long. The run fails if the modules
+without input and output (the cores and the wire), which tests can reach wholly without other
+processes, are covered too little.
 """
 
+import contextlib
 import io
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import coverage
@@ -29,7 +31,7 @@ AT_ONCE = ("--numprocesses=3", "--dist=loadfile", "--no-loadscope-reorder", "--d
 """How most of the suite runs: three files at once on two cores, because tests of processes
 often wait; in the order that ``ORDER`` gives."""
 
-ORDER = ("compose", "processes", "security", "integration")
+ORDER = ("compose", "processes", "security", "fuzz", "integration")
 """Folders of ``tests`` whose files begin first, in this order. They have the longest files: the
 short ones at the end keep every process busy until the last second."""
 
@@ -40,6 +42,9 @@ MEASURED = (
 )
 """Folders of modules without input and output, which tests can reach wholly. Nothing else is
 measured: that would slow every test down."""
+
+COVERING = ("unit",)
+"""Folders of ``tests`` whose tests are measured: they reach these modules by themselves."""
 
 _INHERITED = "COVERAGE_PROCESS_CONFIG"
 """The variable by which coverage starts in the processes of a process that it measures."""
@@ -66,6 +71,31 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish() -> None:
     """In each process of pytest that runs tests: let nothing that they start be measured."""
     os.environ.pop(_INHERITED, None)  # noqa: TID251 - what this process hands on
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Trace a test of the folders of ``COVERING``, and one of no folder of ``tests``."""
+    tests = item.config.rootpath / "tests"
+    covering = [tests / name for name in COVERING]
+    if not item.path.is_relative_to(tests) or any(map(item.path.is_relative_to, covering)):
+        return (yield)
+    with _untraced():
+        return (yield)
+
+
+@contextlib.contextmanager
+def _untraced() -> Iterator[None]:
+    """Stop the measurement of this process, if there is one, and go on with it afterwards."""
+    running = coverage.Coverage.current()
+    if running is None:
+        yield
+        return
+    running.stop()
+    try:
+        yield
+    finally:
+        running.start()
 
 
 def phases() -> list[tuple[str, ...]]:

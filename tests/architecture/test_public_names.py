@@ -42,6 +42,8 @@ SAVING = [
     "register_for_checkpointing",
     "save_persistables",
     "load_model",
+    "save_checkpoint",
+    "load_checkpoint",
     "newest_checkpoint",
     "load_rows",
     "save_inference_model",

@@ -30,6 +30,9 @@ compile kernels, if need be."""
 LISTENING = "0A"
 """A socket's state, as the kernel writes it in /proc/net/tcp."""
 
+MORE_SERVERS, FEWER_SERVERS = 4, 3
+"""Pservers in the middle of the training, which begins with fewer than the first of these."""
+
 BACK_WITHIN_S = 90
 TRAINED_WITHIN_S = 600
 
@@ -108,10 +111,10 @@ class Cluster:
         ]
         return [None if state["Running"] else state["ExitCode"] for state in states]
 
-    def status(self) -> dict[str, Any]:
+    def status(self, path: str = "/status") -> dict[str, Any]:
         """Return the job's status; empty while the coordinator doesn't answer."""
         request = urllib.request.Request(
-            f"{self._admin}/status", headers={"Authorization": f"Bearer {self._token}"}
+            f"{self._admin}{path}", headers={"Authorization": f"Bearer {self._token}"}
         )
         try:
             with urllib.request.urlopen(request, timeout=2, context=self._tls) as answer:
@@ -119,6 +122,13 @@ class Cluster:
                 return status
         except OSError:
             return {}
+
+    def hosting(self) -> list[int]:
+        """Return how many groups each pserver has that lives; empty while any group moves."""
+        plan = self.status("/api/v1/status").get("plan") or {"moving": True}
+        if plan["moving"] is not None or any(each["owner"] is None for each in plan["groups"]):
+            return []
+        return sorted(len(each["groups"]) for each in plan["processes"] if each["alive"])
 
     def all_workers(self) -> list[dict[str, Any]]:
         """Return what the job says of every worker that it ever had, by rank."""
@@ -158,10 +168,11 @@ class Cluster:
         run_admin = ("run", "--rm", "--no-deps", "-T", "admin")
         return json.loads(self.compose(*run_admin, *words, "--json"))
 
-    def scale(self, num_workers: int) -> None:
-        """Have so many workers."""
-        service = ("--scale", f"worker={num_workers}", "worker")
-        self.compose("up", "-d", "--no-build", "--no-recreate", "--no-deps", *service)
+    def scale(self, *, workers: int, pservers: int) -> None:
+        """Have so many workers and pservers."""
+        sizes = ("--scale", f"worker={workers}", "--scale", f"pserver={pservers}")
+        quietly = ("--no-build", "--no-recreate", "--no-deps")
+        self.compose("up", "-d", *quietly, *sizes, "worker", "pserver")
 
     def limit(self, cpus: float, *containers: str) -> None:
         """Give these containers so many cores each; without any, all workers."""
@@ -202,7 +213,10 @@ def wait_until(what: str, holds: Callable[[], object], *, within_s: float) -> No
 
 
 def hurt(cluster: Cluster, *, num_workers: int) -> None:
-    """Kill a worker and a pserver and start them again, pause a worker, restart the others."""
+    """Kill a worker and a pserver and start them again, pause a worker, restart the others.
+
+    Meanwhile more workers and pservers come, and leave.
+    """
     by_address = {cluster.address(c): c for c in cluster.containers("worker")}
     wait_until(
         "all workers train",
@@ -228,17 +242,27 @@ def hurt(cluster: Cluster, *, num_workers: int) -> None:
         lambda: any(w["index"] == 1 and w["last_seen_s"] < 2 for w in cluster.workers()),
         within_s=BACK_WITHIN_S,
     )
-    cluster.scale(num_workers + 1)
+    cluster.scale(workers=num_workers + 1, pservers=MORE_SERVERS)
     wait_until(
         "a worker more trains",
         lambda: len(cluster.workers()) == num_workers + 1,
         within_s=UP_WITHIN_S,
     )
-    cluster.limit(TRAINING_CPUS)
-    cluster.scale(num_workers)
     wait_until(
-        "it has left in good order",
+        "each new pserver has a group",
+        lambda: cluster.hosting() == [1] * MORE_SERVERS,
+        within_s=BACK_WITHIN_S,
+    )
+    cluster.limit(TRAINING_CPUS)
+    cluster.scale(workers=num_workers, pservers=FEWER_SERVERS)
+    wait_until(
+        "the worker has left in good order",
         lambda: any(worker["done"] for worker in cluster.all_workers()),
+        within_s=BACK_WITHIN_S,
+    )
+    wait_until(
+        "the other pservers have the groups of the one that left",
+        lambda: cluster.hosting() == [1] * (FEWER_SERVERS - 1) + [2],
         within_s=BACK_WITHIN_S,
     )
     server = cluster.containers("pserver")[0]
@@ -270,15 +294,21 @@ def look_at_ports(cluster: Cluster) -> None:
     Raises:
         ClusterError: naming the address that gives more.
     """
-    ports = {"redis": 1, "coordinator": 2, "pserver": 2, "worker": 1}
+    of_groups = {"pserver": MORE_SERVERS}  # each has a port of its own
+    ports = {"redis": 1, "coordinator": 2, "pserver": 1, "worker": 1}
     addresses = []
     for service, num in ports.items():
-        for container in cluster.containers(service):
-            found = cluster.listeners(container)
-            if len(found) != num:
-                message = f"{service} {container} listens on {found}: expected {num} ports"
-                raise ClusterError(message)
-            addresses += [f"{cluster.address(container)}:{port}" for port in found]
+        containers = cluster.containers(service)
+        found = [
+            f"{cluster.address(container)}:{port}"
+            for container in containers
+            for port in cluster.listeners(container)
+        ]
+        expected = num * len(containers) + of_groups.get(service, 0)
+        if len(found) != expected:
+            message = f"{service} listens on {found}: expected {expected} ports"
+            raise ClusterError(message)
+        addresses += found
     answers = cluster.knock(addresses)
     given = {
         address: told
@@ -353,7 +383,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mode", choices=["async", "geo"], default="geo")
     parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--servers", type=int, default=2)
+    parser.add_argument("--servers", type=int, default=2, help="to begin with, at most 4")
     parser.add_argument("--unhurt", action="store_true", help="Only train.")
     asked = parser.parse_args()
     variables = {
@@ -361,6 +391,10 @@ def main() -> int:
         "ARGS": "" if asked.unhurt else ENDLESS,
         "MODE": asked.mode,
         "PARAMFLEET_JOB": f"test-{asked.mode}",
+        "HOSTING": "planned",
+        "SERVER_GROUPS": str(MORE_SERVERS),
+        "SERVER_PROCESSES": str(asked.servers),
+        "DRAIN_TIMEOUT_S": "60",
         "REDIS_IMAGE": "paramfleet-base:local",
         "WORKER_CPUS": str(STARTING_CPUS),
     }

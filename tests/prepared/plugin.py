@@ -1,55 +1,21 @@
 """Hooks for a ``conftest.py``: tests with the mark ``forked`` start forks."""
 
-import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.prepared.starting import Prepared
 
-from paramfleet_shared.settings.config import read_environment
-from paramfleet_shared.system.processes.keeping import tied
+from paramfleet_worker.process.prepared.running import PreparedProcess
 
 __all__ = ["pytest_runtest_protocol", "pytest_sessionfinish"]
 
 FORKED = "forked"
 """The mark of tests whose processes are forks of a prepared one."""
 
-PADDING = "." * 4096
-"""Room for the command lines of forks."""
+MODULES = ("nursery.process", "peer.process")
+"""Programs of the benchmarks, which are forked, too."""
 
-
-class _OfThisRun:
-    """The prepared process of this pytest process; it starts when a test first needs it."""
-
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        self.prepared = Prepared(self._prepare, starters=True)
-
-    def close(self) -> None:
-        self.prepared.close()
-        if self._process is not None:
-            self._process.wait()
-
-    def _prepare(self) -> socket.socket:
-        ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        module = "tests.prepared.process"
-        with its:
-            self._process = subprocess.Popen(
-                tied([sys.executable, "-m", module, str(its.fileno()), PADDING]),
-                cwd=Path(__file__).parents[2],
-                env={**read_environment(), "OMP_NUM_THREADS": "1"},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=[its.fileno()],
-                start_new_session=True,
-            )
-        return ours
-
-
-_OF_THIS_RUN = _OfThisRun()
+_OF_THIS_RUN = PreparedProcess(MODULES, folder=Path(__file__).parents[2])
 
 
 def _is_forked(item: pytest.Item) -> bool:

@@ -10,6 +10,7 @@ from tests.recovery.protocol import (
     GROUPS,
     ROWS,
     STEPS,
+    WORKERS,
     Kind,
     first_value,
     rows_of,
@@ -28,6 +29,9 @@ def check_end(world: World) -> None:
     for state in states:
         _check_once(state)
     values = [state.value for state in states if isinstance(state, SyncState)]
+    if values and world.lost:
+        _check_shrunk(world, [state for state in states if isinstance(state, SyncState)])
+        return
     if values:
         if values != sequential(STEPS):
             violated("sync", f"{values} aren't those of the sequential run")
@@ -40,6 +44,21 @@ def check_end(world: World) -> None:
         if isinstance(worker, OwnCopyWorker):
             _check_progress(worker)
             _check_heard(worker, tables)
+
+
+def _check_shrunk(world: World, states: list[SyncState]) -> None:
+    """All parts of the others are in; a lost worker's up to some step, the same in all."""
+    ends = []
+    (lost,) = world.lost
+    for state in states:
+        steps = [step for step, ranks in state.counted.items() if lost in ranks]
+        others = [ranks - {lost} for ranks in state.counted.values()]
+        whole = len(others) == STEPS and all(len(each) == WORKERS - 1 for each in others)
+        if not whole or sorted(steps) != list(range(len(steps))):
+            violated("sync", f"group {state.group} counts {state.counted}")
+        ends.append(len(steps))
+    if len(set(ends)) > 1:
+        violated("sync", f"a lost worker is in {ends} steps")
 
 
 def _check_once(state: GroupState) -> None:

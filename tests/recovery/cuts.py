@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tests.recovery.defects import Defect
-from tests.recovery.protocol import GROUPS, CutOrder, Mode
+from tests.recovery.protocol import GROUPS, SYNCHRONOUS, CutOrder
 from tests.recovery.servers.copies import Hold, MemoryCopy
 from tests.recovery.world import World, violated
 
@@ -39,7 +39,7 @@ class Cuts:
         """Begin a cut, judge a complete one, or give one up."""
         world = self._world
         if self._cut is None:
-            if world.mode is Mode.SYNC or world.quiet or world.random.random() < 0.9:
+            if world.mode in SYNCHRONOUS or world.quiet or world.random.random() < 0.9:
                 return
             self._number += 1
             self._cut = Cut(self._number)

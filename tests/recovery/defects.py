@@ -31,6 +31,24 @@ class Defect(StrEnum):
     REGISTERED_BEFORE_COUNTED = auto()
     CUT_WITHOUT_HOLD = auto()
     HANDOVER_WITHOUT_TAIL = auto()
+    GEO_NUMBERS_REPEAT = auto()
+    GEO_ROWS_NOT_AGAIN = auto()
+    GEO_ROWS_NOT_NAMED = auto()
+    SYNC_BEGINS_EARLY = auto()
+    LOST_IS_TAKEN = auto()
+    LOSS_IS_FORGOTTEN = auto()
+    ACKNOWLEDGED_IS_KNOWN = auto()
+    UNPROTECTED_UNWRITTEN = auto()
+    REMOVED_BEFORE_WRITTEN = auto()
+    UNKNOWN_SET_IS_FORGOTTEN = auto()
+    LATE_SET_IS_TAKEN = auto()
+    INHERITED_DISK_STAYS = auto()
+    TERM_WITHOUT_FORMER = auto()
+    FENCED_GOES_ON = auto()
+    LATE_UNDO_IS_TAKEN = auto()
+    EXACT_IS_KEPT = auto()
+    OLD_REGISTRY_IS_TAKEN = auto()
+    ONLY_OWNERS_SPEAK = auto()
 
 
 MEANINGS = {
@@ -72,5 +90,47 @@ MEANINGS = {
     Defect.CUT_WITHOUT_HOLD: "each group takes its image of a cut when it is told",
     Defect.HANDOVER_WITHOUT_TAIL: (
         "a handover switches to the snapshot's state, without the tail of the log"
+    ),
+    Defect.GEO_NUMBERS_REPEAT: (
+        "replies to exchanges have numbers of before a rollback again (rows sent again)"
+    ),
+    Defect.GEO_ROWS_NOT_AGAIN: (
+        "rows are neither sent again after a new term nor named (rows sent again)"
+    ),
+    Defect.GEO_ROWS_NOT_NAMED: (
+        "a worker doesn't name the rows that it has, and that didn't come again"
+    ),
+    Defect.SYNC_BEGINS_EARLY: (
+        "a worker that comes back begins before its former steps are durable"
+    ),
+    Defect.LOST_IS_TAKEN: "a group takes a part of a worker that was lost",
+    Defect.LOSS_IS_FORGOTTEN: "a group that went back isn't told of a lost worker again",
+    Defect.ACKNOWLEDGED_IS_KNOWN: (
+        "a step counts as in all groups when they acknowledged it, not when it is durable"
+    ),
+    Defect.UNPROTECTED_UNWRITTEN: (
+        "a group goes on without a copy while the registry still names some"
+    ),
+    Defect.REMOVED_BEFORE_WRITTEN: (
+        "an owner waits no more for a lost copy that the registry names"
+    ),
+    Defect.UNKNOWN_SET_IS_FORGOTTEN: (
+        "a lost copy isn't waited for though its registration is under way"
+    ),
+    Defect.LATE_SET_IS_TAKEN: (
+        "the coordinator writes a set of copies that was proposed before the last"
+    ),
+    Defect.INHERITED_DISK_STAYS: "a disk stays eligible that the new owner doesn't name",
+    Defect.TERM_WITHOUT_FORMER: "the coordinator doesn't ask from which term an owner goes on",
+    Defect.FENCED_GOES_ON: "an owner that has stopped goes on under its old term",
+    Defect.LATE_UNDO_IS_TAKEN: (
+        "an owner goes on when an attempt is given up that was over before"
+    ),
+    Defect.EXACT_IS_KEPT: (
+        "who had all once takes over as if nothing were lost (rows sent again)"
+    ),
+    Defect.OLD_REGISTRY_IS_TAKEN: "an old registry counts, whatever processes know",
+    Defect.ONLY_OWNERS_SPEAK: (
+        "who isn't the owner doesn't say what it has read, when the registry is an old one"
     ),
 }

@@ -1,6 +1,6 @@
 """What owners ever did, also in terms that were rolled back: only the checks read it."""
 
-from tests.recovery.protocol import LEAD, Kind, Mode, Request
+from tests.recovery.protocol import LEAD, SYNCHRONOUS, Kind, Request
 from tests.recovery.workers.tables import AsyncWorker
 from tests.recovery.world import World, violated
 
@@ -24,7 +24,7 @@ class History:
         An owner that was replaced executes, too, and its log may reach the next one.
         """
         newest = self._newest.get((request.group, request.rank), 0)
-        if acts and request.incarnation < newest and self._world.mode is not Mode.SYNC:
+        if acts and request.incarnation < newest and self._world.mode not in SYNCHRONOUS:
             facts = f"{request.rank}:{request.incarnation} changed group {request.group}"
             violated("fenced", facts)
         if request.kind in {Kind.PUSH, Kind.VOID}:

@@ -19,12 +19,21 @@ MODULUS = (1 << 61) - 1
 
 
 class Mode(StrEnum):
-    """How workers train."""
+    """How workers train, and what of recovery differs.
+
+    In ``GEO`` workers name what they received from a part that isn't durable; in ``GEO_ROWS``
+    every row is sent again after a new term. In ``SHRINK`` nobody takes a dead worker's place.
+    """
 
     ASYNC = "async"
     SYNC = "sync"
+    SHRINK = "shrink"
     GEO = "geo"
+    GEO_ROWS = "geo_rows"
     LOCALSGD = "localsgd"
+
+
+SYNCHRONOUS = {Mode.SYNC, Mode.SHRINK}
 
 
 class Durability(StrEnum):
@@ -51,6 +60,21 @@ class Kind(StrEnum):
     LEAVE = "leave"
     VOID = "void"
     FENCE = "fence"
+    LOSE = "lose"
+    KNOW = "know"
+    END = "end"
+
+
+class CopyName(NamedTuple):
+    """A copy that may become the owner; a name is used for one copy, and never again.
+
+    A disk outlives processes: its ``incarnation`` is the term that its log was begun in.
+    """
+
+    medium: Literal["disk", "memory"]
+    pserver: int
+    incarnation: int
+    serial: int = 0
 
 
 class Acked(NamedTuple):
@@ -67,7 +91,8 @@ NOTHING_ACKED = Acked(None, 0)
 class Part:
     """What one group receives of a change.
 
-    In async it finishes the steps from ``first`` to ``step``.
+    In async it finishes the steps from ``first`` to ``step``. In a pull, where workers may be
+    lost, ``step`` is how many parts of its worker all groups have.
     """
 
     deltas: Mapping[int, int] = field(default_factory=dict)
@@ -130,6 +155,7 @@ class Outcome:
 
     error: Error = ""
     next_step: int = 0
+    begun: int = 0  # the last term that began with a state that may be an older one
     value: int = 0
     unseen: frozenset[int] = frozenset()
     reply: Reply | None = None
@@ -156,13 +182,16 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class Append:
-    """A part of an owner's log, to one incarnation of a follower."""
+    """A part of an owner's log, to one follower.
+
+    It fits behind the log of any of the owner's terms from ``since`` on: nothing was lost.
+    """
 
     group: int
     origin: int
-    to: int
-    incarnation: int
+    to: CopyName
     term: int
+    since: int
     start: int
     commands: tuple[Command, ...]
 
@@ -172,11 +201,61 @@ class Appended:
     """How far a follower is."""
 
     group: int
-    origin: int
+    origin: CopyName
     to: int
-    incarnation: int
     term: int
     position: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Propose:
+    """An owner asks the coordinator to name these copies as eligible, and no others."""
+
+    group: int
+    term: int
+    number: int
+    names: frozenset[CopyName]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """The coordinator has written what was proposed."""
+
+    group: int
+    term: int
+    number: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fence:
+    """A follower asks the owner to execute nothing more, or with ``undo`` to go on."""
+
+    group: int
+    to: int
+    origin: CopyName
+    term: int
+    attempt: int
+    undo: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fenced:
+    """An owner has executed its last command for an attempt."""
+
+    group: int
+    to: CopyName
+    term: int
+    attempt: int
+    position: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Succeed:
+    """A process asks the coordinator for the next term, as the owner or as the next one."""
+
+    group: int
+    process: tuple[int, int]
+    succeeds: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +269,18 @@ class CutOrder:
     limits: Mapping[int, int] | None
 
 
-Message = Request | Answer | Append | Appended | CutOrder
+Message = (
+    Request
+    | Answer
+    | Append
+    | Appended
+    | Propose
+    | Written
+    | Fence
+    | Fenced
+    | Succeed
+    | CutOrder
+)
 
 
 def first_value(row: int) -> int:

@@ -15,19 +15,26 @@ from tests.recovery.protocol import (
     Appended,
     CutOrder,
     Durability,
+    Fence,
+    Fenced,
     Message,
     Mode,
+    Propose,
     Request,
+    Succeed,
+    Written,
 )
+from tests.recovery.servers.coordinator import Coordinator
 from tests.recovery.servers.copies import MemoryCopy
 from tests.recovery.servers.durability import Establishing
+from tests.recovery.servers.handover import Handovers
 from tests.recovery.servers.logs import Logs
 from tests.recovery.servers.ownership import Owners
 from tests.recovery.servers.serving import Serving
 from tests.recovery.workers.of_mode import new_worker
 from tests.recovery.world import World, violated
 
-EVENTS = 12_000  # a run that needs more doesn't end
+EVENTS = 16_000  # a run that needs more doesn't end
 FAULTY_EVENTS = 2_000
 FEWEST_EVENTS = 200
 MOST_MESSAGES = 24
@@ -44,6 +51,8 @@ class Run:
         self._cuts = Cuts(self.world)
         self._serving = Serving(self.world, self._cuts)
         self._logs = Logs(self.world)
+        self._coordinator = Coordinator(self.world)
+        self._handovers = Handovers(self.world)
 
     def play(self) -> None:
         """Run to the end, or to the first promise that is broken."""
@@ -76,14 +85,19 @@ class Run:
             self._logs.write: 5,
             self._logs.ship: 6,
             owners.learn: 3,
-            establishing.step: 3,
+            establishing.step: 5,
             owners.recover: 3,
             faults.restart: 1.5,
             self._logs.snapshot: 1,
             faults.crash: 0.5,
             faults.fill_disk: 0.3,
             owners.take_over: 0.35,
-            owners.hand_over: 1.5,
+            self._handovers.step: 2.5,
+            self._handovers.go_on: 0.3,
+            establishing.end_grace: 0.1,
+            self._coordinator.save: 0.1,
+            self._coordinator.restore: 0.1,
+            self._coordinator.settle: 1,
             faults.kill_worker: 0.12,
             faults.kill_machine: 0.3,
             self._cuts.step: 1.5,
@@ -126,6 +140,21 @@ class Run:
             case CutOrder():
                 self._cuts.ordered(message)
             case _:
+                self._handle_ownership(message)
+
+    def _handle_ownership(self, message: Propose | Written | Fence | Fenced | Succeed) -> None:
+        match message:
+            case Propose():
+                self._coordinator.proposed(message)
+            case Written():
+                self._coordinator.written(message)
+            case Fence():
+                self._handovers.asked(message)
+            case Fenced():
+                self._handovers.fenced(message)
+            case Succeed():
+                self._coordinator.asked(message)
+            case _:
                 assert_never(message)
 
     def _has_ended(self) -> bool:
@@ -141,8 +170,11 @@ class Run:
             return
         for group, entry in world.registry.items():
             pserver = world.pservers[entry.owner[0]]
-            state = pserver.disks[group].load()
-            pserver.copies[group] = MemoryCopy(state, "owner", entry.term)
+            name = world.random.choice(sorted(entry.eligible))
+            state = world.state_of(group, name)
+            assert state is not None, "a disk is always there"
+            world.check_holds(state, str(name))
+            pserver.copies[group] = MemoryCopy(state, "owner", entry.term, name)
 
     def _state(self) -> str:
         world = self.world

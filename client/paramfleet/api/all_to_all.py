@@ -91,9 +91,10 @@ class Exchange:
             return
         exchange = _Running(name, communicator, self._session.settings, receive)
         try:
-            ranks = exchange.open()
-            exchange.send(outgoing(ranks), in_flight=in_flight)
-            exchange.settle()
+            with self._session.meeting("fleet.exchange"):
+                ranks = exchange.open()
+                exchange.send(outgoing(ranks), in_flight=in_flight)
+                exchange.settle()
         finally:
             exchange.close()
 
@@ -182,6 +183,7 @@ class _Running:
             name=f"worker {self._rank}",
             clock=self._communicator.clock,
             tls=self._tls and self._tls.accepts("worker"),
+            rights={_OPERATION: frozenset({"worker"})},
             secret=self._secret,
             nearby=True,
         )

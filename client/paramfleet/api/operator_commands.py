@@ -12,11 +12,13 @@ import logging
 import sys
 from typing import Any
 
-from paramfleet.session.checkpoint.background import saved
+from paramfleet.api.ordered_loads import OrderedLoads
+from paramfleet.session.checkpoint.background import Outcome
 from paramfleet.session.checkpoint.periodic import PeriodicCheckpoints
 from paramfleet.session.checkpoint.saving import Saving
 from paramfleet.session.session import Session
 from paramfleet_shared.discovery.orders import CheckpointOrder, Orders
+from paramfleet_shared.files.addresses import place_of
 from paramfleet_shared.system.clock import Clock, SystemClock
 
 __all__ = ["Conduct"]
@@ -44,10 +46,14 @@ class Conduct:
         self._settings: dict[str, Any] = {}
         self._saved = 0
         self._waiting: CheckpointOrder | None = None
-        """A checkpoint that was asked for during a pass."""
+        """A checkpoint that was asked for during a pass, or while another is written."""
         self._looks = False
         self._periodic = PeriodicCheckpoints(session, saving, self._clock)
+        self._loads = OrderedLoads(session, saving, self._clock)
         session.between_steps = self._between_steps
+        session.before_leaving = self._before_leaving
+        session.before_finishing = self._loads.before_finishing
+        session.meeting = self._loads.meeting
 
     def should_stop(self) -> bool:
         """Return whether an operator ended the job: leave the loop over batches then.
@@ -59,9 +65,12 @@ class Conduct:
         return orders is not None and orders.ends
 
     def _between_steps(self) -> None:
+        self._saving.background.look()
         self.apply_commands()
+        self._save_what_waits()
         self._periodic.look()
         self._session.backend.between_steps()
+        self._loads.between_steps()
 
     def between_passes(self) -> None:
         """Do what had to wait for the end of a pass: pservers have all of it now.
@@ -73,10 +82,23 @@ class Conduct:
         if optimizer is None or optimizer.is_in_pass or self._session.stopped:
             return
         self._session.end_pass()
-        waiting, self._waiting = self._waiting, None
-        if waiting is not None:
-            self._save(waiting)
+        self._saving.background.look()
+        self._save_what_waits()
         self._periodic.look()
+
+    def _before_leaving(self) -> None:
+        """Wait until what is being saved is written: the pservers end with the training."""
+        self._saving.background.settle()
+        self._save_what_waits()
+        self._saving.background.settle()
+
+    def _save_what_waits(self) -> None:
+        optimizer = self._session.optimizer
+        is_in_pass = optimizer is not None and optimizer.is_in_pass
+        if self._waiting is None or is_in_pass or self._saving.background.is_busy:
+            return
+        waiting, self._waiting = self._waiting, None
+        self._save(waiting)
 
     def apply_commands(self) -> None:
         """Apply newer orders; almost free of cost without any.
@@ -117,7 +139,8 @@ class Conduct:
         order = orders.checkpoint
         if order is not None and order.number > self._saved:
             self._saved = order.number
-            if self._session.is_first_worker() and optimizer.is_in_pass:
+            is_busy = self._saving.background.is_busy and not orders.paused
+            if self._session.is_first_worker() and (optimizer.is_in_pass or is_busy):
                 self._waiting = order
             elif self._session.is_first_worker():
                 self._save(order)
@@ -132,7 +155,10 @@ class Conduct:
             sys.exit(0)
 
     def _save(self, order: CheckpointOrder) -> None:
-        """Write a checkpoint; a failure is reported, and ends nothing."""
-        done = saved(self._saving, order.dirname, clock=self._clock)
+        """Begin a checkpoint; a failure is reported, and ends nothing."""
+
+        def end(done: Outcome) -> None:
+            self._session.progress.note(checkpoint={"number": order.number, **done})
+
+        self._saving.background.start(self._saving.begin, place_of(order.dirname), end)
         self._session.raise_if_failed()
-        self._session.progress.note(checkpoint={"number": order.number, **done})

@@ -40,6 +40,7 @@ __all__ = [
     "is_worker",
     "job_progress",
     "leave",
+    "load_checkpoint",
     "load_model",
     "load_rows",
     "metrics",
@@ -51,6 +52,7 @@ __all__ = [
     "restart_count",
     "resumed_from",
     "run_server",
+    "save_checkpoint",
     "save_inference_model",
     "save_persistables",
     "server_endpoints",
@@ -103,6 +105,8 @@ report = _reporting.report
 job_progress = _reporting.job_progress
 save_persistables = _saving.save_persistables
 load_model = _saving.load_model
+save_checkpoint = save_persistables
+load_checkpoint = load_model
 newest_checkpoint = _saving.newest_checkpoint
 save_inference_model = _saving.save_inference_model
 util = Util(

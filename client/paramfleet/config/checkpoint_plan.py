@@ -7,7 +7,7 @@ from typing import Any
 from paramfleet.config.strategy_keys import Key, StrategyError
 from paramfleet_shared.files.folders import FolderNameError, check_folder_name
 
-__all__ = ["CHECKPOINT_KEYS", "CheckpointPlan", "plan_of"]
+__all__ = ["CHECKPOINT_KEYS", "CheckpointPlan", "named_folder", "plan_of"]
 
 _MOST_S = 366 * 86_400.0
 
@@ -17,7 +17,15 @@ CHECKPOINT_KEYS: dict[str, Key] = {
         default=None,
         exclusive_minimum=0.0,
         maximum=_MOST_S,
-        meaning="Seconds from one checkpoint to the next; without it none is written.",
+        meaning="Seconds from one checkpoint to the next.",
+    ),
+    "every_steps": Key(
+        kind=int,
+        default=None,
+        minimum=1,
+        maximum=2**62,
+        meaning="Steps of worker 0 from one checkpoint to the next; with `every_s` whichever "
+        "comes first. Without both none is written.",
     ),
     "keep": Key(
         kind=int,
@@ -32,6 +40,19 @@ CHECKPOINT_KEYS: dict[str, Key] = {
         meaning="Their folder, of this job alone: one folder a checkpoint, named by its number "
         "and worker 0's step, and `latest`, a link to the newest.",
     ),
+    "dir": Key(
+        kind=str,
+        default=None,
+        meaning="Another name of `dirname`.",
+    ),
+    "incremental": Key(
+        kind=int,
+        default=0,
+        minimum=0,
+        maximum=250,
+        meaning="How many checkpoints in a row hold only the rows that changed since the one "
+        "before, after each whole one. They load together with those before.",
+    ),
 }
 
 
@@ -39,29 +60,46 @@ CHECKPOINT_KEYS: dict[str, Key] = {
 class CheckpointPlan:
     """When checkpoints are written, and where."""
 
-    every_s: float
+    every_s: float | None
+    every_steps: int | None
     keep: int
     dirname: str
+    incremental: int
+    """How many in a row hold only what changed."""
+
+
+def named_folder(configs: Mapping[str, Any]) -> str:
+    """Return the folder that the keys name, by either name."""
+    default = CHECKPOINT_KEYS["dirname"].default
+    return str(configs.get("dir") or configs.get("dirname") or default)
 
 
 def plan_of(configs: Mapping[str, Any]) -> CheckpointPlan | None:
     """Return what the keys mean together; None if no checkpoint is asked for.
 
     Raises:
-        StrategyError: if a key is set without ``every_s``, or ``dirname`` is no folder's name.
+        StrategyError: if a key is set without a time or a number of steps, ``dirname`` is no
+            folder's name, or ``dir`` is another one.
     """
-    if configs["every_s"] is None:
+    values = {key: configs[key] for key in CHECKPOINT_KEYS}
+    if values["every_s"] is None and values["every_steps"] is None:
         for key, value in configs.items():
             if value is not None:
-                rule = "has no effect without every_s"
+                rule = "has no effect without every_s or every_steps"
                 raise StrategyError(
                     key=f"checkpoint_configs[{key!r}]", value=repr(value), rule=rule
                 )
         return None
+    key, other = "dirname", values.pop("dir")
+    if other is not None:
+        if values["dirname"] not in {other, CHECKPOINT_KEYS["dirname"].default}:
+            rule = f"is another name of dirname, which is {values['dirname']!r}"
+            raise StrategyError(key="checkpoint_configs['dir']", value=repr(other), rule=rule)
+        key, values["dirname"] = "dir", other
     try:
-        check_folder_name(configs["dirname"])
+        check_folder_name(values["dirname"])
     except FolderNameError as error:
         raise StrategyError(
-            key="checkpoint_configs['dirname']", value=repr(error.path), rule=error.rule
+            key=f"checkpoint_configs[{key!r}]", value=repr(error.path), rule=error.rule
         ) from error
-    return CheckpointPlan(**{key: configs[key] for key in CHECKPOINT_KEYS})
+    return CheckpointPlan(**values)

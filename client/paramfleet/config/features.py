@@ -289,8 +289,16 @@ SETTINGS: dict[str, Key] = {
         meaning="Batch norm over the batches of all workers: with servers in sync mode, in "
         "collective mode on GPUs.",
     ),
+    "on_worker_loss": Key(
+        kind=str,
+        default="wait",
+        choices=("wait", "shrink"),
+        meaning="With servers in sync mode: what becomes of the job when a worker died and no "
+        "process takes its place in time: it ends (wait), or goes on without it (shrink).",
+    ),
 }
-"""What collective mode takes beside them: single values. ``sync_batch_norm`` is sync's, too."""
+"""What collective mode takes beside them: single values. ``sync_batch_norm`` is sync's, too,
+and ``on_worker_loss`` sync's alone."""
 
 _APART = "LocalSGD's workers all-reduce no gradients"
 _WHOLE = "sharded parameters have no gradients of their own that a bucket could hold"

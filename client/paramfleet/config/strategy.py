@@ -21,11 +21,13 @@ __all__ = [
     "DistributedStrategy",
     "GeoMerge",
     "ModeName",
+    "OnWorkerLoss",
     "StrategyError",
     "TrainingMode",
 ]
 
 ModeName = Literal["local", "sync", "async", "geo", "gpubox", "localsgd", "collective"]
+OnWorkerLoss = Literal["wait", "shrink"]
 GeoMerge = Literal["paced", "damped", "mean", "remainder", "average"]
 AsyncRate = Literal["guarded", "full"]
 
@@ -160,6 +162,11 @@ class TrainingMode:
 
     sync_batch_norm: bool = False
     """sync: whether batch norm is over the batches of all workers."""
+
+    on_worker_loss: OnWorkerLoss = "wait"
+    """sync: whether a job ends (``wait``) or goes on without a worker (``shrink``) that died
+    and whose place nobody takes in time. Where it may go on, a step costs one more round
+    trip."""
 
     checkpoints: CheckpointPlan | None = None
     """When checkpoints are written while it trains, and where."""
@@ -296,6 +303,7 @@ class DistributedStrategy:
                 values[key] = value
         checkpoints = plan_of(self.checkpoint_configs)
         values["sync_batch_norm"] = self._resolve_batch_norm(name)
+        values["on_worker_loss"] = self._resolve_loss(name)
         values["chosen_by"] = self._chooses(k_steps, "" if apart is None else apart[0])
         return TrainingMode(name=name, checkpoints=checkpoints, **values)
 
@@ -322,6 +330,21 @@ class DistributedStrategy:
             raise StrategyError(key="sync_batch_norm", value="True", rule=rule)
         return is_on
 
+    def _resolve_loss(self, mode: ModeName) -> OnWorkerLoss:
+        """Return what becomes of a job without one of its workers.
+
+        Raises:
+            StrategyError: in a mode whose workers don't wait for each other.
+        """
+        said: OnWorkerLoss = self.on_worker_loss
+        if said == "shrink" and mode != "sync":
+            rule = (
+                f"doesn't go with {mode} mode, whose workers don't wait for each other: start "
+                "the coordinator with elastic = True instead"
+            )
+            raise StrategyError(key="on_worker_loss", value=said, rule=rule)
+        return said
+
     def _resolve_apart(self) -> tuple[str, Mapping[str, Any]] | None:
         """Return which of the LocalSGD family is on, and its keys; None for none.
 
@@ -329,7 +352,7 @@ class DistributedStrategy:
             StrategyError: if another feature is on, or sync or GEO beside one of the family.
         """
         for key, value in self._changed().items():
-            if _CONFIGS.get(key, key) not in {*FAMILY, "sync_batch_norm"}:
+            if _CONFIGS.get(key, key) not in {*FAMILY, *_OF_SYNC}:
                 rule = "has no effect with is_collective = False: it belongs to collective mode"
                 raise StrategyError(key=key, value=shown(value), rule=rule)
         for apart, keys in self._features().items():
@@ -357,7 +380,11 @@ class DistributedStrategy:
             for key, value in getattr(self, name).items():
                 if value != known[key].default:
                     raise StrategyError(key=key, value=shown(value), rule=rule)
-        return CollectiveMode(features=self._features(), **self._settings)
+        settings = dict(self._settings)
+        loss = settings.pop("on_worker_loss", "wait")
+        if loss != "wait":
+            raise StrategyError(key="on_worker_loss", value=loss, rule=rule)
+        return CollectiveMode(features=self._features(), **settings)
 
     def _features(self) -> Mapping[str, Mapping[str, Any]]:
         """Return every key of each feature that is on.
@@ -399,6 +426,9 @@ class DistributedStrategy:
                 values[name] = value
         return values
 
+
+_OF_SYNC = ("sync_batch_norm", "on_worker_loss")
+"""Settings that sync has, too."""
 
 _CONFIGS = {f"{flag}_configs": flag for flag in ("a_sync", "checkpoint", *FEATURES)}
 

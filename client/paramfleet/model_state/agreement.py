@@ -181,6 +181,15 @@ class Agreement:
         self.settle()
         return problems
 
+    @property
+    def agreed(self) -> dict[str, bytes]:
+        """Return by what the buffers are known that all workers held last."""
+        return dict(self._agreed)
+
+    @agreed.setter
+    def agreed(self, known: dict[str, bytes]) -> None:
+        self._agreed = dict(known)
+
     def settle(self) -> None:
         """Note that all workers hold by now what this one does."""
         self._agreed = {name: entry.digest for name, entry in self._entries().items()}

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from paramfleet_shared.checkpoint.manifest import Manifest, ManifestError, read_manifest
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.files.addresses import place_of
 from paramfleet_shared.net.wire.message import Message
 
 __all__ = ["LoadedFrom", "NotResumedError", "folder_to_load"]
@@ -22,7 +23,7 @@ def folder_to_load(dirname: str | Path) -> Path:
     Raises:
         ManifestError: if links lead in a circle, or can't be read.
     """
-    folder = Path(dirname).absolute()
+    folder = place_of(dirname).absolute()
     try:
         for _ in range(_MOST_LINKS):
             if not folder.is_symlink():
@@ -89,5 +90,5 @@ class LoadedFrom(NamedTuple):
         Raises:
             ManifestError: if it isn't the one that the pservers have read.
         """
-        folder = Path(self.folder)
+        folder = place_of(self.folder)
         return folder, read_manifest(folder, digest=self.digest)

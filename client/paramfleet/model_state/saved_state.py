@@ -40,9 +40,11 @@ if TYPE_CHECKING:
 __all__ = [
     "BuffersToLoad",
     "StateNumbersError",
+    "StateToWrite",
     "buffers_to_load",
     "plain_state",
     "read_state",
+    "state_to_write",
     "with_arrays",
     "write_state",
 ]
@@ -65,14 +67,40 @@ class StateNumbersError(ContractError):
 _FILE = "module.safetensors"
 
 
+class StateToWrite(NamedTuple):
+    """A state that is a file of a checkpoint, copied and not written yet.
+
+    Nothing that is changed later reaches it: arrays are carriers of tensors.
+    """
+
+    name: str
+    kind: str
+    saved: SavedModule
+    arrays: "Mapping[str, NDArray[Any]]"
+
+    def write(self, folder: Path) -> SavedModule:
+        """Write it, and return what the manifest says of it.
+
+        Raises:
+            CheckpointWriteError: if the system refuses.
+        """
+        return with_arrays(folder, self.name, self.saved, self.arrays, kind=self.kind)
+
+
 def write_state(folder: Path, model: torch.nn.Module) -> SavedModule:
     """Write a model's state beside its tables, and return what the manifest says of it.
 
-    A buffer whose numbers no checkpoint may hold, such as a running mean of NaN, is left out
-    by name: the checkpoint loads, and the buffer begins anew.
-
     Raises:
         CheckpointWriteError: if the system refuses.
+    """
+    return state_to_write(model).write(folder)
+
+
+def state_to_write(model: torch.nn.Module) -> StateToWrite:
+    """Copy a model's state, as it is written beside its tables.
+
+    A buffer whose numbers no checkpoint may hold, such as a running mean of NaN, is left out
+    by name: the checkpoint loads, and the buffer begins anew.
     """
     state = state_of(model)
     extra, arrays, refused = to_documents(state.extra)
@@ -92,7 +120,7 @@ def write_state(folder: Path, model: torch.nn.Module) -> SavedModule:
         for name, each in kept.items()
     )
     saved = SavedModule(buffers=buffers, extra=extra, not_saved=not_saved)
-    return with_arrays(folder, _FILE, saved, arrays, kind="module")
+    return StateToWrite(_FILE, "module", saved, arrays)
 
 
 def with_arrays(

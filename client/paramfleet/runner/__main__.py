@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 import paramfleet as fleet
-from paramfleet.runner.config.configuration import read_config
+from paramfleet.config.checkpoint_plan import named_folder
+from paramfleet.runner.config.configuration import RawConfig, read_config
 from paramfleet.runner.config.paddle_optimizers import optimizer_note
 from paramfleet.runner.folders import load_model_class
 from paramfleet.runner.inference import infer
@@ -16,6 +17,7 @@ from paramfleet.runner.models.model import Model
 from paramfleet.runner.outcome import Outcome
 from paramfleet.runner.training import train
 from paramfleet_shared.errors import ContractError, FleetError
+from paramfleet_shared.files.addresses import Address, place_of
 from paramfleet_shared.settings.cli import BoundedCommand, BoundedGroup, echo
 from paramfleet_shared.system.clock import Clock, SystemClock
 
@@ -69,9 +71,15 @@ def _folders_of(path: Path, options: tuple[str, ...]) -> list[Path]:
     except ContractError as error:
         raise click.UsageError(str(error)) from error
     configs = raw.runner.checkpoint_configs
-    periodic = str(configs.get("dirname", "checkpoints")) if configs else ""
+    periodic = named_folder(configs) if configs else ""
     names = [raw.runner.model_save_path, raw.runner.model_init_path, periodic]
-    return [raw.path_of(name) for name in names if name]
+    return [_place(raw, name) for name in names if name]
+
+
+def _place(raw: RawConfig, name: str) -> Path:
+    """Return the folder of a name, which is below the model's, or an address."""
+    place = place_of(name)
+    return place if isinstance(place, Address) else raw.path_of(name)
 
 
 def _infer(path: Path, options: tuple[str, ...], more: tuple[str, ...]) -> None:

@@ -9,6 +9,7 @@ import torch
 import paramfleet as fleet
 from paramfleet.api.device_passing import PassingLoader
 from paramfleet.api.prefetching import Prefetcher
+from paramfleet.config.checkpoint_plan import named_folder
 from paramfleet.config.strategy import StrategyError
 from paramfleet.runner.batches import list_files, open_batches, train_share
 from paramfleet.runner.config.configuration import Config
@@ -23,6 +24,7 @@ from paramfleet.runner.profile import Profile
 from paramfleet.runner.scoring import score
 from paramfleet.telemetry.visual import Write, visual
 from paramfleet.training.localsgd.core.ledger import Ledger
+from paramfleet_shared.files.addresses import Address, place_of
 from paramfleet_shared.system.clock import Clock
 
 __all__ = ["device_of", "strategy_of", "train"]
@@ -150,8 +152,10 @@ class Trainer:
         strategy = strategy_of(runner)
         if runner.checkpoint_configs:
             strategy.checkpoint_configs = dict(runner.checkpoint_configs)
-            named = strategy.checkpoint_configs["dirname"]
-            strategy.checkpoint_configs["dirname"] = str(config.path_of(named))
+            named = named_folder(runner.checkpoint_configs)
+            if not isinstance(place_of(named), Address):
+                named = str(config.path_of(named))
+            strategy.checkpoint_configs["dirname"] = strategy.checkpoint_configs["dir"] = named
         self._optimizer = fleet.distributed_optimizer(inner, strategy)
         self._scheduler = model.create_scheduler(self._optimizer)
         if self._scheduler is not None:

@@ -1,5 +1,6 @@
 """Who this process is among those of its job, and how its workers wait for each other."""
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from paramfleet.config.errors import CallOrderError
@@ -15,6 +16,8 @@ from paramfleet_shared.system.clock import Clock
 from paramfleet_shared.telemetry.logs_and_metrics import show_warnings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from paramfleet.training.job import Job
     from paramfleet.transport.communicator import Communicator
     from paramfleet_shared.discovery.records import Member
@@ -46,6 +49,10 @@ class Standing:
         )
         self.backend: Backend = AloneBackend(self._own)
         """What this process trains with."""
+        self.meeting: Callable[[str], AbstractContextManager[None]]
+        self.meeting = lambda _name: nullcontext()
+        """Entered where this worker waits for the others, by the name of that; set by the
+        object that applies an operator's commands."""
 
     @property
     def communicator(self) -> "Communicator | None":
@@ -158,8 +165,10 @@ class Standing:
 
     def worker_barrier(self, name: str) -> None:
         """Wait until every worker is at the barrier of this name."""
-        self.backend.barrier(name)
+        with self.meeting(name):
+            self.backend.barrier(name)
 
     def gather(self, name: str, payload: bytes) -> list[bytes]:
         """Return every worker's payload by rank; alone, this one's."""
-        return self.backend.gather(name, payload)
+        with self.meeting(name):
+            return self.backend.gather(name, payload)

@@ -12,11 +12,12 @@ that step when it is loaded.
 import math
 import threading
 import warnings
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from types import SimpleNamespace, TracebackType
 from typing import Any, Protocol
 
@@ -25,7 +26,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from typing_extensions import override, runtime_checkable
 
 from paramfleet.config.errors import NotYetError
-from paramfleet.model_state.plain import pack
+from paramfleet.model_state.plain import pack, to_document
 from paramfleet.session.all_or_none import NOT_FITTING, all_or_none
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.net.wire.message import Message
@@ -197,7 +198,9 @@ class Registered:
             positions={0: self.positions()} if self.has_positions else {},
         )
 
-    def taking(self, saved: SavedProgress, *, rank: int, workers: int) -> "_Taking":
+    def taking(
+        self, saved: SavedProgress, *, rank: int, workers: int, positions: bool = True
+    ) -> "_Taking":
         """Go on from what was saved: all objects that there is a state of, or none.
 
         The block of the context manager does what else has to succeed: if it fails, all are
@@ -208,13 +211,15 @@ class Registered:
             saved: What a checkpoint has.
             rank: This worker's.
             workers: How many there are now.
+            positions: Whether positions in data are taken; else they stay as they are.
 
         Raises:
             RegisteredStateError: if a state isn't one of such an object; no object is changed.
             OtherDataError: if a position is one in other data; the same.
         """
         found: dict[str, Any] = {}
-        for name, each in self._objects.items():
+        objects = {n: o for n, o in self._objects.items() if positions or not _is_position(o)}
+        for name, each in objects.items():
             state = saved.states.get(name)
             if _is_position(each):
                 state = _position(each, name, saved, rank=rank, workers=workers)
@@ -222,21 +227,61 @@ class Registered:
                 found[name] = state
         lacking = {
             name: _why_not(each, name, saved, rank=rank, workers=workers)
-            for name, each in self._objects.items()
+            for name, each in objects.items()
             if name not in found
         }
-        return _Taking(self._objects, saved, found, lacking, partial(self._go_on, saved, found))
+        # Inside a step the script itself is about to take the step of such a schedule.
+        pending = {
+            name
+            for name in found.keys() & set(saved.pending)
+            if not (self._inside and self._is_pending(name))
+        }
+        go_on = partial(self._go_on, saved, found)
+        return _Taking(self._objects, found, pending, lacking, go_on)
 
     def _go_on(self, saved: SavedProgress, found: Mapping[str, Any]) -> None:
         for name, state in found.items():
             if _is_position(self._objects[name]):
                 self._positions[name] = state
         self.begin(saved.steps)
+        for name in set(saved.pending) & found.keys():
+            each = self._objects[name]
+            if _steps_often(each):  # it has just taken the step that was to come, or will
+                self._counts[name] = [each.last_epoch - 1]
 
     def take(self, saved: SavedProgress, *, rank: int, workers: int) -> list[str]:
         """Do as ``taking`` with nothing else to do; return what that yields."""
         with self.taking(saved, rank=rank, workers=workers) as lacking:
             return list(lacking)
+
+    def kept(self, *, rank: int, steps: int, workers: int) -> SavedProgress:
+        """Return what this worker's own successor goes on from, at the end of a step.
+
+        A schedule that has stepped once after each step, so far, does so after this one, too.
+        What isn't plain is left out.
+        """
+        found = SavedProgress(steps=steps, workers=workers)
+        for name, each in self._objects.items():
+            if _is_position(each):
+                continue
+            state = each.state_dict()
+            if (why := _why_not_plain(state)) is not None:
+                found.not_saved[f"{_STATES}/{name}"] = why
+                continue
+            found.states[name] = state
+            if _steps_often(each) and self._steps_after(name, each):
+                found.pending.append(name)
+        for name, state in self.positions().items():
+            if (why := _why_not_plain(state)) is not None:
+                found.not_saved[f"{_POSITIONS}/{rank}/{name}"] = why
+                continue
+            found.positions.setdefault(rank, {})[name] = state
+        return found
+
+    def _steps_after(self, name: str, each: LRScheduler) -> bool:
+        """Return whether a schedule has stepped once since the last step's end, and before."""
+        counts = [*self._counts.get(name, ())[-2:], each.last_epoch]
+        return len(counts) > 1 and all(b - a == 1 for a, b in pairwise(counts))
 
     def note(self, steps: int) -> None:
         """Note where this worker is, after so many steps."""
@@ -264,14 +309,14 @@ class _Taking(AbstractContextManager[dict[str, str]]):
     def __init__(
         self,
         objects: Mapping[str, Any],
-        saved: SavedProgress,
         found: Mapping[str, Any],
+        pending: Collection[str],
         lacking: dict[str, str],
         go_on: Callable[[], None],
     ) -> None:
         self._objects = objects
-        self._saved = saved
         self._found = found
+        self._pending = pending
         self._lacking = lacking
         self._go_on = go_on
         self._stack = ExitStack()
@@ -281,8 +326,8 @@ class _Taking(AbstractContextManager[dict[str, str]]):
         with ExitStack() as stack:
             stack.enter_context(all_or_none({n: self._objects[n] for n in self._found}))
             for name, state in self._found.items():
-                pending = name in self._saved.pending
-                _restore(name, self._objects[name], state, steps_on=pending)
+                steps_on = name in self._pending
+                _restore(name, self._objects[name], state, steps_on=steps_on)
             self._stack = stack.pop_all()
         return self._lacking
 
@@ -296,6 +341,17 @@ class _Taking(AbstractContextManager[dict[str, str]]):
         self._stack.__exit__(kind, error, trace)
         if error is None:
             self._go_on()
+
+
+_STATES, _POSITIONS = "states", "positions"
+
+
+def _why_not_plain(state: Any) -> str | None:
+    try:
+        to_document(state, {})
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 def _is_position(each: Any) -> bool:
@@ -323,11 +379,11 @@ def _position(
 
 def _why_not(each: Any, name: str, saved: SavedProgress, *, rank: int, workers: int) -> str:
     """Return why an object doesn't go on from what was saved."""
-    keys, lacking = [f"states/{name}"], "the checkpoint has no state of it"
+    keys, lacking = [f"{_STATES}/{name}"], "the checkpoint has no state of it"
     if _is_position(each):
         if workers != saved.workers:
             return f"it was saved by {saved.workers} workers, and there are {workers} now"
-        keys = [f"positions/{rank}/{name}", f"positions/{rank}"]
+        keys = [f"{_POSITIONS}/{rank}/{name}", f"{_POSITIONS}/{rank}"]
         lacking = f"the checkpoint has no position of worker {rank}"
     refused = next((saved.not_saved[key] for key in keys if key in saved.not_saved), "")
     return f"it wasn't saved: {refused}" if refused else lacking

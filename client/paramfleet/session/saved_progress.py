@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paramfleet.model_state.plain import from_document, to_documents
-from paramfleet.model_state.saved_state import with_arrays
+from paramfleet.model_state.saved_state import StateToWrite
 from paramfleet.session.registered import SavedProgress
 from paramfleet_shared.checkpoint.manifest import MANIFEST, Manifest, ManifestError, read_arrays
 from paramfleet_shared.checkpoint.saved_module import SavedModule
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["read_progress", "write_progress"]
+__all__ = ["progress_to_write", "read_progress", "write_progress"]
 
 log = logging.getLogger(__name__)
 
@@ -27,10 +27,16 @@ _STATES, _POSITIONS = "states", "positions"
 def write_progress(folder: Path, progress: SavedProgress) -> SavedModule:
     """Write it beside the tables, and return what the manifest says of it.
 
-    A state that isn't made of plain values is left out: the manifest and the log name it.
-
     Raises:
         CheckpointWriteError: if the system refuses.
+    """
+    return progress_to_write(progress).write(folder)
+
+
+def progress_to_write(progress: SavedProgress) -> StateToWrite:
+    """Copy it, as it is written beside the tables.
+
+    A state that isn't made of plain values is left out: the manifest and the log name it.
     """
     values: dict[str, Any] = {f"{_STATES}/{name}": s for name, s in progress.states.items()}
     for rank, states in progress.positions.items():
@@ -45,7 +51,7 @@ def write_progress(folder: Path, progress: SavedProgress) -> SavedModule:
     if not_saved:
         log.warning("worker.progress_not_saved", extra={"left_out": not_saved})
     saved = SavedModule(extra=documents, not_saved=not_saved)
-    return with_arrays(folder, _FILE, saved, arrays, kind="progress")
+    return StateToWrite(_FILE, "progress", saved, arrays)
 
 
 def read_progress(folder: Path, manifest: Manifest) -> SavedProgress | None:

@@ -29,6 +29,7 @@ from paramfleet.tables.combined import Combined
 from paramfleet.training.forwards import Forwards
 from paramfleet.training.load_notes import note_unsaved_states
 from paramfleet.training.optimizer import DistributedOptimizer, NotAnOptimizerError
+from paramfleet_shared.files.addresses import place_of
 from paramfleet_shared.system.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -57,6 +58,10 @@ class Session(Standing):
         self._curves = Curves()
         self.between_steps: Callable[[], None] = lambda: None
         """Called after every step; set by the object that applies an operator's commands."""
+        self.before_leaving: Callable[[], None] = lambda: None
+        """Called before this worker leaves the job; set by the same."""
+        self.before_finishing: Callable[[], None] = lambda: None
+        """Called before this worker takes no step any more; set by the same."""
         self.model: torch.nn.Module | None = None
         self.optimizer: DistributedOptimizer | None = None
         """What trains tables."""
@@ -128,7 +133,7 @@ class Session(Standing):
         worker its dense parameters, buffers, schedules and position. So a script that begins
         with another checkpoint calls ``load_model`` only if this is None.
         """
-        return Path(self.settings.resume_from) if self.settings.resume_from else None
+        return place_of(self.settings.resume_from) if self.settings.resume_from else None
 
     def run_server(self, *, checkpoint_dirs: "Sequence[str | Path]" = ()) -> None:
         """Serve until the job is finished.
@@ -144,7 +149,7 @@ class Session(Standing):
         self.backend.check_served("run_server")
         if not self.is_server():
             raise CallOrderError(function="run_server", remedy="only a server calls it")
-        dirs = [Path(folder).absolute() for folder in checkpoint_dirs]
+        dirs = [place_of(folder).absolute() for folder in checkpoint_dirs]
         load = self.settings.resume_from or self._load
         serve(self.role, load=load, checkpoint_dirs=dirs)
 
@@ -257,6 +262,7 @@ class Session(Standing):
             FleetError: if the rest couldn't be sent, or the job failed.
         """
         if self._stepper is not None and not self._stepper.is_finished:
+            self.before_finishing()
             self.registered.end()
             self._stepper.finish()
         self._curves.end()
@@ -270,6 +276,8 @@ class Session(Standing):
         Raises:
             FleetError: if the rest couldn't be sent, or the job failed.
         """
+        if not self.stopped:
+            self.before_leaving()
         self.backend.stop(self.finish_training)
 
     def depart(self) -> None:
@@ -281,6 +289,8 @@ class Session(Standing):
         Raises:
             FleetError: if the rest couldn't be sent, or the job failed.
         """
+        if not self.stopped:
+            self.before_leaving()
         self.backend.depart(self.optimizer)
         self._curves.end()
 

@@ -5,6 +5,7 @@ as a whole, so neither waits for the other.
 """
 
 import math
+import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -87,6 +88,7 @@ class Progress:
         self._examples_per_s: float | None = None
         self._reported: dict[str, float] = {}
         self._noted: dict[str, Any] = {}
+        self._noting = threading.Lock()
         self._pass_facts: PassFacts | None = None
         self._outbox: Outbox | None = None
         self._num_passes = 0
@@ -174,8 +176,9 @@ class Progress:
         self._reported = dict(list(known.items())[:_MAX_METRICS])
 
     def note(self, **facts: Any) -> None:
-        """Tell these too from now on."""
-        self._noted = {**self._noted, **facts}
+        """Tell these too from now on; any thread may call it."""
+        with self._noting:
+            self._noted = {**self._noted, **facts}
 
     def note_pass(self, facts: PassFacts) -> None:
         """Note a pass with rows on a device that has ended."""

@@ -21,13 +21,15 @@ from paramfleet.telemetry.examples_count import ExampleCounter
 from paramfleet.telemetry.step_times import StepTimes
 from paramfleet.transport.answering import Answering
 from paramfleet.transport.communicator import Communicator
+from paramfleet.transport.keeping import Keeper
 from paramfleet.transport.leaving import Departure
 from paramfleet.transport.pservers import PIECES_AT_ONCE, PServers, ends_of
 from paramfleet.transport.requests import Author, Read, ReadPlan, decoded_part, dense_slice
 from paramfleet_shared.checkpoint.one_manifest import of_one_manifest
 from paramfleet_shared.discovery.errors import GatherLostError
 from paramfleet_shared.discovery.placement import Placement
-from paramfleet_shared.net.rpc.planned_faults import faults_of
+from paramfleet_shared.net.rpc.breaking.chaos_faults import chaos_faults
+from paramfleet_shared.net.rpc.breaking.planned_faults import faults_of
 from paramfleet_shared.net.secret import secret_of
 from paramfleet_shared.net.tls import tls_of
 from paramfleet_shared.net.wire.message import Message
@@ -117,6 +119,14 @@ class Job:
     answering: Answering
     """What this worker says where pservers ask it."""
     examples: ExampleCounter = field(default_factory=ExampleCounter)
+    keeper: Keeper = field(default_factory=Keeper)
+    """What this worker's changes say of where it is."""
+
+    @property
+    def has_returned(self) -> bool:
+        """Return whether this process goes on in the place of a worker that died."""
+        session = self.communicator.session
+        return session.returning and session.late
 
     @property
     def placement(self) -> Placement:
@@ -197,7 +207,8 @@ def open_job(
     member = session.member
     environment = read_environment()
     arm(environment, role="worker", index=member.index)
-    faults = faults_of(environment, rank=member.index, clock=communicator.clock)
+    planned = faults_of(environment, rank=member.index, clock=communicator.clock)
+    faults = chaos_faults(settings, communicator.clock, base=planned)
     author = Author(rank=member.index, incarnation=member.incarnation)
 
     async def connect() -> PServers:
@@ -211,7 +222,7 @@ def open_job(
             tls=tls_of(settings, "worker"),
             secret=secret_of(settings),
             tracing=communicator.tracing,
-            faults=faults,
+            faults=lambda server: faults(f"pserver:{server}"),
         )
 
     pservers = communicator.wait(connect())
@@ -235,7 +246,9 @@ def declare(job: Job, specs: Sequence[TableSpec], mode: TrainingMode) -> int:
     """Make the tables on every pserver; every worker declares the same ones.
 
     Returns:
-        The step that this worker begins with: as far as the slowest is if it comes late.
+        The step that this worker begins with: as far as the slowest is if it comes late. In the
+        place of a worker that died it is that one's next: in sync and LocalSGD the first of
+        which a pserver lacks its part.
     """
     fields = {
         **job.author.fields(),
@@ -244,6 +257,7 @@ def declare(job: Job, specs: Sequence[TableSpec], mode: TrainingMode) -> int:
         "worker_num": job.worker_num,
         "max_staleness": mode.max_staleness,
         "sync_batch_norm": mode.sync_batch_norm,
+        "on_worker_loss": mode.on_worker_loss,
         "async_rate": mode.async_rate,
     }
     job.pservers.divides = _num_dense(job, specs) * 4 > job.pservers.dense.request_bytes
@@ -251,7 +265,10 @@ def declare(job: Job, specs: Sequence[TableSpec], mode: TrainingMode) -> int:
         job.pservers.call_all("declare", fields, timeout_s=job.pservers.step_timeout_s)
     )
     job.agreement.loaded_from = LoadedFrom.of(answers)
-    return max(int(answer.fields["step"]) for answer in answers)
+    job.keeper.has_left = any(answer.fields.get("left") for answer in answers)
+    steps = [int(answer.fields["step"]) for answer in answers]
+    is_again = mode.name == "sync" or (mode.name == "localsgd" and job.has_returned)
+    return min(steps) if is_again else max(steps)
 
 
 def agree_on_dense(job: Job, blocks: Sequence[DenseBlock]) -> None:

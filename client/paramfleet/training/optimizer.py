@@ -135,6 +135,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.tables = collect_tables(inner)
         self.num_steps = 0
         """Steps taken by this worker."""
+        self.num_begun = 0
+        """As many, and the one that is being taken."""
         self.times = times
         self.last_loss: torch.Tensor | None = None
         """What ``minimize`` was given last, without its graph."""
@@ -195,7 +197,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def go_on_from(self, steps: int) -> None:
         """Count from the steps that a checkpoint's model has taken."""
-        self.num_steps = steps
+        self.num_steps = self.num_begun = steps
         self.running.fresh.go_on_from(steps)
 
     @contextmanager
@@ -291,6 +293,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         seen = self._count_examples()
         count = seen if examples is None else examples
         self.times.forward()
+        self.num_begun = self.num_steps + 1
         self.running.step(examples=count)
         for table, _ in self.tables.sparse:
             table.is_stepped = True

@@ -71,7 +71,7 @@ class Outbox:
     ) -> None:
         self._placement = placement
         self._max_bytes = max_bytes
-        self._max_entries = max_entries
+        self.max_entries = max_entries
         self._using = threading.Lock()
         self._entries: dict[int, Entry] = {}
         self._terms = [placement.term_of(s) for s in range(placement.num_servers)]
@@ -89,7 +89,7 @@ class Outbox:
     @property
     def is_full(self) -> bool:
         """Return whether a change has to wait."""
-        return self.num_bytes >= self._max_bytes or len(self._entries) >= self._max_entries
+        return self.num_bytes >= self._max_bytes or len(self._entries) >= self.max_entries
 
     def takes(self, messages: Sequence[Message]) -> bool:
         """Return whether a change is small enough to be kept."""

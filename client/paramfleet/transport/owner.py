@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from paramfleet.transport.outbox import Outbox
 from paramfleet.transport.requests import Author
-from paramfleet_shared.discovery.errors import NoRedisError
+from paramfleet_shared.discovery.errors import FencedError, NoRedisError
 from paramfleet_shared.discovery.placement import Placement
 from paramfleet_shared.errors import (
     FleetError,
@@ -26,9 +26,13 @@ from paramfleet_shared.errors.logs import (
     NotDurableError,
     OtherTermError,
 )
-from paramfleet_shared.errors.served import TablesNotDeclaredError
+from paramfleet_shared.errors.served import TablesNotDeclaredError, UnknownWorkerError
 from paramfleet_shared.net.rpc.call_errors import PeerUnreachableError
-from paramfleet_shared.net.rpc.client import Channel, ConnectionLostError
+from paramfleet_shared.net.rpc.client import (
+    Channel,
+    ConnectionLostError,
+    PeerUnprovenError,
+)
 from paramfleet_shared.net.rpc.deadlines import DeadlineExceededError
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.system.clock import Clock
@@ -40,10 +44,14 @@ log = logging.getLogger(__name__)
 _POLL_S = 0.1
 """Seconds between two looks for the next process, and between two attempts at a full disk."""
 
-_AGAIN = (LogClosedError, OtherTermError, PeerUnreachableError)
+_REPLACED = (FencedError, PeerUnprovenError)
+"""Errors of where a process was before: it was replaced, as the registry told it, or another
+program listens there now."""
+
+_AGAIN = (LogClosedError, OtherTermError, PeerUnreachableError, *_REPLACED)
 """Errors of a process that is ending, or that ends now: the next one is awaited."""
 
-_PASSING = (UnavailableError, OutcomeUnknownError)
+_PASSING = (UnavailableError, OutcomeUnknownError, *_REPLACED)
 """Errors for which the way to the next process is tried again."""
 
 _DISK = (DiskFullError, DiskFailingError, LogBehindError)
@@ -137,6 +145,7 @@ class Owner:
         self._clock = clock
         self._call_timeout_s = call_timeout_s
         self._patience_s = patience_s
+        self._has_answered = False
         self._returning: asyncio.Task[None] | None = None
         self._failure: FleetError | None = None
 
@@ -157,6 +166,7 @@ class Owner:
             False if the process that answered was replaced: ask again.
         """
         _, term = message.fields[ADDRESS]
+        self._has_answered = True
         return self._outbox.note(self._server, term, message, answer)
 
     async def ask(
@@ -195,6 +205,8 @@ class Owner:
     ) -> None:
         """Wait until a call may be better another time; raise its error if it won't."""
         now = self._clock.monotonic()
+        if isinstance(error, PeerUnprovenError) and not self._has_answered:
+            raise error  # this worker has another secret
         if isinstance(error, _AGAIN):
             if times.is_silent(now, self._patience_s):
                 raise error
@@ -263,6 +275,7 @@ class Owner:
 
         Raises:
             LostChangesError: if that is something that was reported durable.
+            UnknownWorkerError: if this worker takes no part any more.
         """
         placement = await self._locate()
         assert placement is not None, "there was one when this began"
@@ -277,11 +290,15 @@ class Owner:
             if durable is None:
                 return  # no training had begun there: the declaration is still to come
             raise LostChangesError(server=self._server, found=0, durable=durable) from error
-        durable = int(joined.fields["durable"])
-        if self._outbox.is_lost(self._server, durable):
+        except UnknownWorkerError:
+            if self._outbox.durable(self._server) is None:
+                return  # others had declared there, and this worker's declaration is to come
+            raise
+        taken = int(joined.fields["taken"])
+        if self._outbox.is_lost(self._server, taken):
             known = self._outbox.durable(self._server) or 0
-            raise LostChangesError(server=self._server, found=durable, durable=known)
-        lacking = self._outbox.lacking(self._server, durable)
+            raise LostChangesError(server=self._server, found=taken, durable=known)
+        lacking = self._outbox.lacking(self._server, taken)
         for entry in lacking:
             message = self._outbox.message(entry, self._server)
             await self._send(entry.op, message)

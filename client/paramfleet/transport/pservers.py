@@ -192,11 +192,16 @@ class PServers:
 
     def follow(self, placement: Placement) -> None:
         """Go to the processes that a newer placement names."""
-        if self.outbox.is_on:
+        if self._is_addressed:
             for owner in self._owners:
                 owner.follow(placement)
             if self._direct is not None and not self._are_ready():
                 self._direct.waker.wake()  # it may wait for a process that was replaced
+
+    @property
+    def _is_addressed(self) -> bool:
+        """Return whether requests say for which process they are: others may take over."""
+        return self.outbox.is_on or self.placement.moves
 
     async def settle(self) -> None:
         """Return when all that this worker has sent is on the disks of all pservers."""
@@ -311,9 +316,9 @@ class PServers:
         sent_before: bool = False,
     ) -> Message:
         """Ask one pserver; where its training outlives its process, whichever that is."""
-        asked = self._owners[server].ask if self.outbox.is_on else self._channels[server].call
+        asked = self._owners[server].ask if self._is_addressed else self._channels[server].call
         answer = await asked(op, message, timeout_s=timeout_s, sent_before=sent_before)
-        if not self.outbox.is_on and "durable" in answer.fields:
+        if not self._is_addressed and "durable" in answer.fields:
             self.outbox.note(server, self.outbox.term(server), message, answer)
         return answer
 
@@ -323,7 +328,7 @@ class PServers:
         """Call by the thread that waits, and by the event loop what doesn't come back."""
         direct, began = self._direct, self._now()
         outcomes: list[Outcome | BaseException] = [None] * len(messages)
-        if direct is not None and not self.outbox.is_on:
+        if direct is not None and not self._is_addressed:
             outcomes[:] = direct.call(op, messages, limit_s)
         elif direct is not None and self._are_ready():
             outcomes[:] = self._call_addressed(direct, op, messages, limit_s)
@@ -460,7 +465,14 @@ class PServers:
                 raise
 
     async def pull(
-        self, plan: ReadPlan, *, rank: int, min_step: int, incarnation: int | None = None
+        self,
+        plan: ReadPlan,
+        *,
+        rank: int,
+        min_step: int,
+        incarnation: int | None = None,
+        version: int | None = None,
+        confirms: int | None = None,
     ) -> list[Message]:
         """Ask every pserver for its part of a plan.
 
@@ -469,9 +481,18 @@ class PServers:
             rank: Who asks.
             min_step: Steps that must be applied before; 0 waits for no other worker.
             incarnation: Whose push may name the rows that are kept; needed where some are.
+            version: Steps that the values have, where others may have taken more; None for
+                all that are applied.
+            confirms: Before which step all of this worker's parts are with every pserver, where
+                these wait for that.
         """
         timeout_s = self.step_timeout_s if min_step else self.call_timeout_s
-        messages = plan.messages(rank=rank, min_step=min_step, incarnation=incarnation)
+        messages = plan.messages(
+            rank=rank, min_step=min_step, incarnation=incarnation, version=version
+        )
+        if confirms is not None:
+            said = {"confirms": confirms, "incarnation": incarnation}
+            messages = [replace(m, fields={**m.fields, **said}) for m in messages]
         return await self.call("pull", messages, timeout_s=timeout_s, waits=min_step > 0)
 
     async def step(

@@ -135,7 +135,12 @@ class ReadPlan:
         """The pservers' parts behind a write: a step's reads may be those of the last."""
 
     def messages(
-        self, *, rank: int, min_step: int, incarnation: int | None = None
+        self,
+        *,
+        rank: int,
+        min_step: int,
+        incarnation: int | None = None,
+        version: int | None = None,
     ) -> list[Message]:
         """Return one message a pserver.
 
@@ -143,8 +148,11 @@ class ReadPlan:
             rank: Who asks.
             min_step: Sync: the pserver answers once this many steps are applied.
             incarnation: Whose push may name the rows that are kept; needed where some are.
+            version: Sync: steps that the values have; None for all that are applied.
         """
         asker = {"rank": rank}
+        if version is not None:
+            asker["version"] = version
         if incarnation is not None and any(read.keep is not None for read in self.reads):
             asker["incarnation"] = incarnation
         return [

@@ -1,8 +1,9 @@
 """Who may change a job, and the record of who did.
 
-Handlers are marked with ``@requires``. One that changes something says so with ``audit``,
-before it answers: a line in the log, and an entry in the application's ``AuditLog``, which
-the job's registry keeps.
+Members ask by the operations of ``RIGHTS``, with a certificate of a role that is named there.
+People and programs ask by HTTP, whose handlers are marked with ``@requires``. One that changes
+something says so with ``audit``, before it answers: a line in the log, and an entry in the
+application's ``AuditLog``, which the job's registry keeps.
 """
 
 import json
@@ -17,11 +18,53 @@ from aiohttp import web
 
 from paramfleet_shared.discovery.errors import NoRedisError
 from paramfleet_shared.discovery.job_registry import AUDIT_ENTRIES
+from paramfleet_shared.discovery.records import PROCESS, Member
 from paramfleet_shared.net.access import identity_of, requires
+from paramfleet_shared.net.rights import OperationRefusedError, Rights
+from paramfleet_shared.net.rpc.server import Request
 
-__all__ = ["AUDIT_LOG", "AuditEntry", "AuditLog", "audit", "requires"]
+__all__ = [
+    "AUDIT_LOG",
+    "RIGHTS",
+    "AuditEntry",
+    "AuditLog",
+    "audit",
+    "require_own_role",
+    "requires",
+]
 
 log = logging.getLogger(__name__)
+
+_PSERVERS = frozenset({"pserver"})
+
+RIGHTS: Rights = {
+    "join": frozenset({"pserver", "worker"}),
+    "barrier": frozenset({"worker"}),
+    "plan": _PSERVERS,
+    "set_eligible": _PSERVERS,
+    "cancel_move": _PSERVERS,
+    "drain_process": _PSERVERS,
+}
+"""The coordinator's operations, and the roles whose certificates may ask for them."""
+
+_CERTIFICATES = {PROCESS: "pserver"}
+"""By role in a job: that of the certificate, where it is another."""
+
+
+def require_own_role(request: Request, newcomer: Member) -> None:
+    """Pass if a certificate's holder may join as what it says; without certificates all may.
+
+    Raises:
+        OperationRefusedError: if it may not.
+    """
+    needed = _CERTIFICATES.get(newcomer.role, newcomer.role)
+    if request.role and request.role != needed:
+        raise OperationRefusedError(
+            server="coordinator",
+            operation=f"join as {newcomer.role}",
+            role=request.role,
+            allowed=needed,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,9 +14,10 @@ import signal
 from contextlib import AsyncExitStack
 from dataclasses import asdict
 
-from paramfleet_coordinator.access import AuditLog
+from paramfleet_coordinator.access import RIGHTS, AuditLog
 from paramfleet_coordinator.api import routes as api
 from paramfleet_coordinator.api.admin_service import AdminService
+from paramfleet_coordinator.api.chaos import Hurter
 from paramfleet_coordinator.api.metrics import metrics_of
 from paramfleet_coordinator.config import CoordinatorSettings
 from paramfleet_coordinator.core.barriers import Barriers
@@ -38,12 +39,15 @@ from paramfleet_shared.discovery.registry import CoordinatorRecord
 from paramfleet_shared.errors import FleetError
 from paramfleet_shared.net.access import gate_of
 from paramfleet_shared.net.admin import AdminServer
+from paramfleet_shared.net.rights import roles_of
+from paramfleet_shared.net.rpc.breaking.chaos_faults import OTHERS, chaos_faults
 from paramfleet_shared.net.rpc.endpoint import join_endpoint
 from paramfleet_shared.net.rpc.server import RpcServer
 from paramfleet_shared.net.secret import open_warnings, secret_of
 from paramfleet_shared.net.tls import MEMBER_ROLES, tls_of
+from paramfleet_shared.settings import hurting
 from paramfleet_shared.settings.config import Resolved, read_environment
-from paramfleet_shared.settings.failpoints import arm
+from paramfleet_shared.settings.failpoints import LIFE, arm
 from paramfleet_shared.system.clock import Clock, SystemClock
 from paramfleet_shared.system.open_files import raise_open_files
 from paramfleet_shared.telemetry.logs_and_metrics import setup_logging
@@ -68,8 +72,14 @@ _DRAIN_S = 1.0
 _LEVELS = {
     "job.failed": logging.ERROR,
     "worker.lost": logging.WARNING,
+    "worker.away": logging.WARNING,
+    "job.shrunk": logging.WARNING,
     "member.silent": logging.WARNING,
     "pserver.lost": logging.WARNING,
+    "process.gone": logging.WARNING,
+    "group.settled": logging.WARNING,
+    "group.takeover": logging.WARNING,
+    "group.unprotected": logging.WARNING,
 }
 """How much a decision matters; all others are INFO."""
 
@@ -80,10 +90,18 @@ class Coordinator:
     Args:
         resolved: Its settings.
         clock: Time.
+        is_again: Whether it goes on in the place of one that has ended.
     """
 
-    def __init__(self, resolved: Resolved[CoordinatorSettings], *, clock: Clock) -> None:
+    def __init__(
+        self,
+        resolved: Resolved[CoordinatorSettings],
+        *,
+        clock: Clock,
+        is_again: bool = False,
+    ) -> None:
         settings = resolved.value
+        self._is_again = is_again
         self._resolved = resolved
         self._settings = settings
         self._clock = clock
@@ -105,6 +123,9 @@ class Coordinator:
             server_num=settings.server_num,
             num_shards=settings.num_shards,
             elastic=settings.elastic,
+            returning=settings.worker_return_s > 0 and not settings.elastic,
+            server_processes=settings.server_processes,
+            replicas=settings.replicas,
         )
 
     async def serve(self) -> int:
@@ -184,7 +205,7 @@ class Coordinator:
     async def _open_job(self) -> Job:
         """Resume the latest run if it hasn't ended and has a live member; else begin one."""
         job_registry = self._job_registry
-        job_registry.epoch = await job_registry.read_epoch()
+        job_registry.epoch = await self._read_epoch()
         if job_registry.epoch and await self._is_own_run() and await self._is_running():
             arrivals = await job_registry.read_arrivals()
             snapshot = await job_registry.tick()
@@ -192,14 +213,29 @@ class Coordinator:
                 "job.resumed", extra={"job": self._settings.job, "epoch": job_registry.epoch}
             )
             job = self._new_job(Barriers(snapshot.released, arrivals))
-            if snapshot.job is not None:
-                job.resume(snapshot.job)  # before anybody asks to join
+            recorded = snapshot.job or snapshot.known
+            if recorded is not None:
+                job.resume(recorded)  # before anybody asks to join
+            job.settle()
             return job
         job_registry.epoch += 1
         job = self._new_job(None)
         await job_registry.write_job(job.record)
         log.info("job.opened", extra={"job": self._settings.job, "epoch": job_registry.epoch})
         return job
+
+    async def _read_epoch(self) -> int:
+        """Return the latest run; 0 if there is none.
+
+        Where Redis is empty, and a coordinator was there before, members are given the time of
+        a lease to say that they are in one: Redis may have been restarted at the same time.
+        """
+        deadline = self._clock.monotonic() + self._settings.lease_ttl_s
+        epoch = await self._job_registry.read_epoch()
+        while not epoch and self._is_again and self._clock.monotonic() < deadline:
+            await self._clock.sleep(self._tick_s)
+            epoch = await self._job_registry.read_epoch()
+        return epoch
 
     def _new_job(self, barriers: Barriers | None) -> Job:
         rules = JobRules(
@@ -209,6 +245,8 @@ class Coordinator:
             worker_grace_s=self._settings.worker_grace_s,
             server_grace_s=self._settings.server_grace_s,
             server_return_s=self._settings.server_return_s,
+            worker_return_s=self._settings.worker_return_s,
+            replica_grace_s=self._settings.replica_grace_s,
         )
         return Job(
             self._sizes,
@@ -281,13 +319,21 @@ class Coordinator:
             name="coordinator",
             clock=self._clock,
             health=lambda: {"ok": True},
-            tls=tls and tls.accepts("worker", "pserver"),
+            tls=tls and tls.accepts(*roles_of(RIGHTS)),
+            rights=RIGHTS,
             secret=self._secret,
             tracing=tracing,
+            faults=chaos_faults(settings, self._clock)(OTHERS),
         )
+        if settings.chaos:
+            hurting.allow("coordinator", 0, 0, self._clock)
         view = JobView()
         service = AdminService(
-            rpc_routes, view, clock=self._clock, checkpoint_dir=settings.checkpoint_dir
+            rpc_routes,
+            view,
+            clock=self._clock,
+            checkpoint_dir=settings.checkpoint_dir,
+            hurter=Hurter(self._store) if settings.chaos else None,
         )
         audit_log = AuditLog(keep=self._job_registry.keep_audit)
         audit_log.restore(await self._job_registry.read_audit())
@@ -394,7 +440,9 @@ def run(resolved: Resolved[CoordinatorSettings]) -> int:
         log.log(logging.INFO if line in given else logging.DEBUG, "setting %s", line)
     for warning in open_warnings(resolved.origins, settings, read_environment()):
         log.warning(warning)
-    return asyncio.run(_serve_until_signal(Coordinator(resolved, clock=SystemClock())))
+    is_again = read_environment().get(LIFE, "1") != "1"
+    coordinator = Coordinator(resolved, clock=SystemClock(), is_again=is_again)
+    return asyncio.run(_serve_until_signal(coordinator))
 
 
 async def _serve_until_signal(coordinator: Coordinator) -> int:

@@ -11,11 +11,15 @@ __all__ = ["CoordinatorSettings"]
 _RANGES: dict[str, tuple[float, float]] = {
     "worker_num": (0, 65_536),
     "server_num": (0, 65_536),
+    "server_processes": (0, 65_536),
+    "replicas": (0, 1),
+    "replica_grace_s": (0.0, 1e7),
     "settle_s": (0.0, 1e6),
     "num_shards": (1, 65_536),
     "worker_grace_s": (0.0, 1e7),
     "server_grace_s": (0.0, 1e7),
     "server_return_s": (0.0, 1e7),
+    "worker_return_s": (0.0, 1e7),
     "port": (0, 65_535),
     "admin_port": (0, 65_535),
     "start_timeout_s": (0.0, 1e7),
@@ -38,6 +42,18 @@ class CoordinatorSettings(JobSettings):
     server_num: int = 1
     """Pservers of the job; 0 as for worker_num."""
 
+    server_processes: int = 0
+    """Processes that must have come before they get the job's server_num groups, evenly; others
+    may come and go later. At most server_num. 0: each pserver is a process of its own."""
+
+    replicas: int = 0
+    """Followers of each group: processes that keep a copy of it, and take it over when its own
+    dies; 0 or 1. Needs server_processes, of which at least 2."""
+
+    replica_grace_s: float = 10.0
+    """Seconds that a group waits for a follower before it goes on as without replicas, and is
+    named unprotected."""
+
     settle_s: float = 5.0
     """Seconds without another newcomer after which those who came are all, if their number
     is 0."""
@@ -54,11 +70,17 @@ class CoordinatorSettings(JobSettings):
     elastic, any worker. An elastic job then goes on without it, any other fails."""
 
     server_grace_s: float = 30.0
-    """Seconds that a pserver may be silent while its launcher sees it alive."""
+    """Seconds that a pserver may be silent while its launcher sees it alive, and a group while
+    its process lives."""
 
     server_return_s: float = 60.0
     """Seconds that a job waits for a process to take the place of a pserver that died or left,
     if its training is on a disk; 0 doesn't wait, and the job fails at once."""
+
+    worker_return_s: float = 0.0
+    """Seconds that a job which isn't elastic waits for a process to take the place of a worker
+    that died; 0 doesn't wait. Then it fails, or goes on without the worker if the strategy says
+    so (``on_worker_loss``)."""
 
     bind: str = ""
     """Address to listen on; empty listens on host."""
@@ -88,6 +110,12 @@ class CoordinatorSettings(JobSettings):
         check_ranges(self, _RANGES)
         rule = f"at least server_num ({self.server_num})"
         _require(self.num_shards >= self.server_num, "num_shards", self.num_shards, rule)
+        rule = f"at most server_num ({self.server_num}), which must be given"
+        fits = self.server_processes <= self.server_num
+        _require(fits, "server_processes", self.server_processes, rule)
+        rule = "0, or with server_processes of at least 2: a copy is in another process"
+        fits = not self.replicas or self.server_processes > 1
+        _require(fits, "replicas", self.replicas, rule)
         rule = f"at least lease_ttl_s ({self.lease_ttl_s})"
         patient = not self.elastic or self.worker_grace_s >= self.lease_ttl_s
         _require(patient, "worker_grace_s", self.worker_grace_s, rule)

@@ -1,22 +1,23 @@
 """What the coordinator answers: the rpc operations ``join`` and ``barrier``, and its status."""
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from paramfleet_coordinator.access import require_own_role
+from paramfleet_coordinator.core.fields import RequestFields
 from paramfleet_coordinator.core.gathering import Gathering
 from paramfleet_coordinator.core.job import Decision, Job
 from paramfleet_coordinator.core.place import Place
+from paramfleet_coordinator.planning import PlanRoutes
 from paramfleet_shared.discovery.errors import OtherLaunchError, WrongJobError
 from paramfleet_shared.discovery.job_registry import JobRegistry, coordinator_of
 from paramfleet_shared.discovery.orders import Orders
 from paramfleet_shared.discovery.records import MAX_RUN_ID, Member, Snapshot
 from paramfleet_shared.net.rpc.server import Handler, Request
-from paramfleet_shared.net.wire.message import MalformedMessageError, Message
+from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.settings.failpoints import failpoint
 from paramfleet_shared.system.clock import Clock
-from paramfleet_shared.values.texts import MAX_NAME_LENGTH, NAME_RULE, is_name, is_printable
 
 __all__ = ["RpcRoutes"]
 
@@ -64,10 +65,14 @@ class RpcRoutes:
         self._changed = asyncio.Condition()
         self._snapshot = Snapshot()
         self._decided: list[Decision] = []
+        self.planning = PlanRoutes(
+            job, write=self._write, require_job=self._require_job, clock=clock
+        )
 
     def handlers(self) -> dict[str, Handler]:
         """Return the operations for an ``RpcServer``."""
-        return {"join": self._join, "barrier": self._barrier}
+        own: dict[str, Handler] = {"join": self._join, "barrier": self._barrier}
+        return {**own, **self.planning.handlers()}
 
     async def look(self) -> list[Decision]:
         """Read the registry, decide, write the decisions and wake who waits for them.
@@ -84,8 +89,12 @@ class RpcRoutes:
         self._snapshot = snapshot
         self._decided += self._job.observe(snapshot, now=self._clock.monotonic())
         await self._evict_lost()
+        for release in self._job.barriers.missing(snapshot.released):
+            await self._job_registry.release(release)
         if snapshot.job != self._job.record:
             await self._write()
+        else:
+            await self.planning.note_written(snapshot.job)
         await self._settle()
         decisions, self._decided = self._decided, []
         if decisions:
@@ -131,21 +140,23 @@ class RpcRoutes:
             else {"role": failure.role, "index": failure.index, "reason": failure.reason},
             "worker_num": job.sizes.worker_num,
             "elastic": job.sizes.elastic,
+            "returning": job.sizes.returning,
             "server_num": job.sizes.server_num,
             "num_shards": job.sizes.num_shards,
             "gathering": self._gathering.open_roles(now=now),
             "members": members,
+            "plan": self.planning.describe(self._snapshot),
             "barriers": [self._describe_barrier(*use) for use in job.barriers.open()],
             "placement": job.placement.to_wire() if job.placement is not None else None,
             "tables": _merge_tables(members),
         }
 
     async def _join(self, request: Request) -> Message:
-        fields = _Fields(request.message.fields, where="join")
+        fields = RequestFields(request.message.fields, where="join")
         self._require_job(fields)
-        index = fields.optional_integer("index")
+        index, role = fields.optional_integer("index"), fields.text("role")
         newcomer = Member(
-            role=fields.text("role"),
+            role=role,
             index=0,
             incarnation=0,
             endpoint=fields.text("endpoint"),
@@ -156,13 +167,18 @@ class RpcRoutes:
             launch=fields.optional_text("launch"),
             durable=fields.optional_flag("durable"),
             holds_run=fields.optional_integer("holds_run", most=MAX_RUN_ID) or 0,
+            process=fields.host_process("process", role=role),
         )
+        succeeds = fields.optional_integer("succeeds") or 0
+        require_own_role(request, newcomer)
         self._require_launch(newcomer)
         await self._gather(newcomer)
         asked_at = self._clock.monotonic()
         while True:
             now = self._clock.monotonic()
-            place = self._job.join(newcomer, index=index, asked_at=asked_at, now=now)
+            place = self._job.join(
+                newcomer, index=index, asked_at=asked_at, now=now, succeeds=succeeds
+            )
             if place is not None:
                 break
             await self._clock.sleep(self._tick_s)
@@ -180,11 +196,29 @@ class RpcRoutes:
                 "server_num": sizes.server_num,
                 "num_shards": sizes.num_shards,
                 "elastic": sizes.elastic,
+                "returning": sizes.returning,
+                "server_processes": sizes.server_processes,
+                "replicas": sizes.replicas,
                 "known_workers": job.members.num_workers,
                 "late": job.has_started and place.role == "worker",
-                "released": job.barriers.passed() if sizes.elastic else {},
+                **self._passed(place),
             }
         )
+
+    def _passed(self, member: Member) -> dict[str, dict[str, int]]:
+        """Return the barriers that a newcomer counts as having passed, and how often.
+
+        A process in the place of a worker that died also learns which that one had come to.
+        """
+        job = self._job
+        if job.sizes.elastic:
+            return {"released": job.barriers.passed()}
+        returns = job.sizes.returning and member.role == "worker" and job.has_started
+        if not returns:
+            return {"released": {}}
+        index = member.index
+        released, arrived = job.barriers.passed_with(index), job.barriers.come_to(index)
+        return {"released": released, "arrived": arrived}
 
     async def _gather(self, newcomer: Member) -> None:
         """Let a newcomer wait until the job's sizes are known."""
@@ -223,17 +257,19 @@ class RpcRoutes:
         self._job.members.confirm(member, now=now)
         returned = self._job.note_return(member, now=now)
         self._decided += returned
-        if returned:  # workers needn't wait for the next look
+        if returned or member.process:  # workers needn't wait for the next look
             await self._write()
         return member
 
     async def _write(self) -> None:
         failpoint("before_placement_written")
-        self._job.adopt(await self._job_registry.write_job(self._job.record))
+        record = self._job.record
+        self._job.adopt(await self._job_registry.write_job(record))
+        await self.planning.note_written(record)
         failpoint("after_placement_written")
 
     async def _barrier(self, request: Request) -> Message:
-        fields = _Fields(request.message.fields, where="barrier")
+        fields = RequestFields(request.message.fields, where="barrier")
         self._require_job(fields)
         name, generation = fields.name("name"), fields.integer("generation")
         rank, incarnation = fields.integer("rank"), fields.integer("incarnation")
@@ -241,6 +277,9 @@ class RpcRoutes:
         job = self._job
         job.raise_failure()
         job.members.require("worker", rank, incarnation=incarnation)
+        if fields.optional_flag("shrinks") and not job.shrinks:
+            job.shrinks = True
+            await self._write()  # the launcher reads it when a worker dies
         if not job.barriers.is_released(name, generation):
             job.barriers.require_room(name, generation)
             await self._job_registry.arrive(name, generation, rank)
@@ -279,7 +318,7 @@ class RpcRoutes:
         async with self._changed:
             self._changed.notify_all()
 
-    def _require_job(self, fields: "_Fields") -> None:
+    def _require_job(self, fields: RequestFields) -> None:
         asked = fields.text("job")
         if asked != self._name:
             raise WrongJobError(asked=asked, served=self._name)
@@ -309,6 +348,7 @@ class RpcRoutes:
             "alive": place.end not in {"left", "lost"}
             and not self._job.members.is_silent(place),
             "last_seen_s": round(now - place.renewed_at, 3),
+            "process": member.process or None,
             "silent_s": round(now - place.renewed_at, 3)
             if waits_s is not None or (place.may_die and self._job.members.is_silent(place))
             else None,
@@ -323,58 +363,6 @@ class RpcRoutes:
         arrived = self._job.barriers.arrived(name, generation)
         missing = sorted(self._job.participants() - set(arrived))
         return {"name": name, "generation": generation, "arrived": arrived, "missing": missing}
-
-
-class _Fields:
-    """A request's fields, each checked when it is read."""
-
-    def __init__(self, fields: Mapping[str, Any], *, where: str) -> None:
-        self._fields = fields
-        self._where = where
-
-    def text(self, name: str) -> str:
-        value = self._fields.get(name)
-        is_short = isinstance(value, str) and len(value) <= MAX_NAME_LENGTH
-        if not isinstance(value, str) or not is_short or not is_printable(value):
-            rule = f"a text of at most {MAX_NAME_LENGTH} characters, without control characters"
-            raise self._malformed(name, rule)
-        return value
-
-    def name(self, name: str) -> str:
-        value = self._fields.get(name)
-        if not isinstance(value, str) or not is_name(value):
-            raise self._malformed(name, f"a name: {NAME_RULE}")
-        return value
-
-    def optional_text(self, name: str) -> str:
-        return "" if self._fields.get(name) is None else self.text(name)
-
-    def integer(self, name: str) -> int:
-        value = self._fields.get(name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise self._malformed(name, "a whole number of at least 0")
-        return value
-
-    def optional_integer(self, name: str, *, most: int | None = None) -> int | None:
-        value = None if self._fields.get(name) is None else self.integer(name)
-        if value is not None and most is not None and value > most:
-            raise self._malformed(name, f"a whole number of at most {most}")
-        return value
-
-    def optional_flag(self, name: str) -> bool:
-        value = self._fields.get(name, False)
-        if not isinstance(value, bool):
-            raise self._malformed(name, "true or false")
-        return value
-
-    def number(self, name: str) -> float:
-        value = self._fields.get(name)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
-            raise self._malformed(name, "a number of at least 0")
-        return float(value)
-
-    def _malformed(self, name: str, rule: str) -> MalformedMessageError:
-        return MalformedMessageError(where=f"{self._where}.{name}", rule=f"must be {rule}")
 
 
 def _merge_tables(members: list[dict[str, Any]]) -> list[dict[str, Any]]:

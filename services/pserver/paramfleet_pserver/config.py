@@ -41,11 +41,17 @@ class PServerSettings(JobSettings):
     index: int | None = None
     """Index among the job's pservers; none takes the lowest that is free."""
 
+    hosting: Literal["fixed", "planned"] = "fixed"
+    """``fixed``: this process is the pserver of its index. ``planned``: it hosts the groups
+    that the coordinator plans for it, several or none; index counts processes then. As the
+    coordinator's server_processes says; ``paramfleet launch`` sets it."""
+
     bind: str = ""
     """Address to listen on; empty listens on host."""
 
     port: int = 0
-    """Port of the data plane; 0 picks a free one."""
+    """Port of the data plane; 0 picks a free one. A process that hosts several groups has it
+    for one of them, and free ones for the others."""
 
     advertise: str = ""
     """host:port under which workers reach the data plane, where a NAT, a container or a
@@ -94,10 +100,15 @@ class PServerSettings(JobSettings):
 
     log_segment_bytes: int = 64 << 20
     """With a data folder: bytes of each file of the log. A snapshot is taken when the log
-    behind the last one is longer, and longer than that snapshot."""
+    behind the last one is longer, and longer than twice that snapshot."""
+
+    arguments_file: str = ""
+    """File into which `fleet.run_server()` writes the arguments of the script, so that the next
+    process is started without the script; `paramfleet launch` sets it. Empty writes none."""
 
     drain_timeout_s: float = 5.0
-    """Seconds that requests in progress get at the end."""
+    """Seconds that requests in progress get at the end. A process of planned groups has as long
+    to hand these over when it is asked to end."""
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     """Least level of what is logged."""
@@ -111,6 +122,9 @@ class PServerSettings(JobSettings):
         if self.data_dir and self.durability == "none":
             rule = "async or sync where data_dir is given; or leave data_dir empty"
             raise SettingError(name="durability", value=self.durability, rule=rule)
+        if self.advertise and self.hosting == "planned":
+            rule = "left out with hosting=planned, where each group has a port of its own"
+            raise SettingError(name="advertise", value=self.advertise, rule=rule)
         if self.advertise:
             try:
                 split_endpoint(self.advertise)

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from paramfleet.config.settings import WorkerSettings
+from paramfleet_shared.files.addresses import place_of
 from paramfleet_shared.net.secret import new_secret, open_warnings, write_secret
 from paramfleet_shared.settings.cli import BoundedCommand, BoundedGroup, click_type, echo
 from paramfleet_shared.settings.config import (
@@ -64,8 +65,8 @@ def _launch(
     of its pservers and workers. Ends with 0 only if every process did. When one dies, the
     others are stopped and it is named. --gpus, --nproc_per_node and --ips start the workers of
     a collective job, without servers, through torch's elastic agent; with --max-restarts it
-    starts all of them again when one has failed. With --data-dir a pserver that dies is started
-    again and continues.
+    starts all of them again when one has failed. With --data-dir or --replicas a pserver, the
+    coordinator, or the launcher's own Redis that dies is started again, and the job continues.
     """
     environment = read_environment()
 
@@ -118,7 +119,7 @@ def _resuming(settings: LaunchSettings, console: Console) -> dict[str, str]:
         return {}
     from paramfleet_worker.app.checkpoints.resuming import resume_environment  # noqa: PLC0415 -- slow
 
-    return resume_environment(Path(settings.resume).expanduser(), console.say)
+    return resume_environment(place_of(settings.resume).expanduser(), console.say)
 
 
 def _worker(
@@ -211,6 +212,15 @@ def _verify(arguments: tuple[str, ...]) -> None:
     from paramfleet_worker.app.commands.verify import verify as command  # noqa: PLC0415 -- slow
 
     _delegate(command, "verify", arguments)
+
+
+@main.command("data", **DELEGATE)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def _data(arguments: tuple[str, ...]) -> None:
+    """See and remove what pservers keep below a data folder."""
+    from paramfleet_worker.app.commands.data import data as command  # noqa: PLC0415 -- slow
+
+    _delegate(command, "data", arguments)
 
 
 @main.command("secret")

@@ -20,13 +20,15 @@ ExportFormat = Literal["npy", "safetensors", "word2vec"]
 _RESTARTS_WITH_DATA = 3
 """How often in a row a process is started again, if it isn't said."""
 
+_MOST_SERVERS = 65_536
+
 _USUAL_REDIS = "redis://127.0.0.1:6379/0"
 
 _RANGES: dict[str, tuple[float, float]] = {
-    "server_num": (1, 65_536),
     "worker_num": (1, 65_536),
     "nproc_per_node": (1, 1024),
     "max_restarts": (0, 1_000_000),
+    "replicas": (0, 1),
     "ray_cpus": (0.0, 1e5),
     "ray_gpus": (0.0, 1e4),
     "master_port": (1, 65_535),
@@ -41,8 +43,13 @@ class LaunchSettings(SecuritySettings):
         SettingError: if a value is outside its documented range.
     """
 
-    server_num: int | None = None
-    """Pservers to start; empty is 1, or as many as --servers names."""
+    server_num: str | int | None = None
+    """Pservers to start; empty is 1, or as many as --servers names. MIN:MAX starts MIN of them
+    for MAX groups of shards, so that the job can be scaled up to MAX pservers, and down."""
+
+    replicas: int = 0
+    """Followers of each pserver: other processes that keep a copy, one of which goes on with it
+    when its process dies; 0 or 1."""
 
     worker_num: int | None = None
     """Workers to start; empty is 1, or as many as --workers names."""
@@ -102,11 +109,20 @@ class LaunchSettings(SecuritySettings):
     """With data_dir: whether a change is acknowledged before it is on the disk (async), or only
     then (sync)."""
 
+    chaos: bool = False
+    """Whether `paramfleet chaos` may hurt the job's processes, for a trial of its recovery."""
+
     max_restarts: int | None = None
-    """How often in a row a pserver that dies is started again, as are the coordinator and
-    the job's own Redis; needs data_dir, with which empty is 3. Collective mode: how often all
-    workers are started again when one of them has failed; empty is 0, and the script goes on
-    from its newest checkpoint (``fleet.newest_checkpoint``)."""
+    """How often in a row a worker that dies is started again; it goes on where it was, with
+    what its script has registered. With data_dir also a pserver, the coordinator and the job's
+    own Redis; empty is 3 for those, and 0 for workers. Collective mode: how often all workers
+    are started again when one of them has failed; empty is 0, and the script goes on from its
+    newest checkpoint (``fleet.newest_checkpoint``)."""
+
+    rerun_script: bool = False
+    """Whether a pserver that is started again runs the script once more, for what the script
+    does beside `fleet.run_server()`. Without, its server alone is started, with what the script
+    gave it: that saves the imports of the script, torch among them."""
 
     ips: str = ""
     """Collective mode on several machines: their addresses, with commas between; the first
@@ -122,6 +138,7 @@ class LaunchSettings(SecuritySettings):
     def __post_init__(self) -> None:
         check_ranges(self, _RANGES)
         check_texts(self)
+        self._check_servers()
         self.job_settings(self.redis if "://" in self.redis else "")  # its name is a file's
         if self.durability != "async" and not self.data_dir:
             rule = "left out without --data-dir"
@@ -152,8 +169,52 @@ class LaunchSettings(SecuritySettings):
     def restarts(self) -> int:
         """Return how often what died is started again."""
         if self.max_restarts is None:
-            return _RESTARTS_WITH_DATA if self.data_dir else 0
+            return _RESTARTS_WITH_DATA if self.data_dir or self.replicas else 0
         return self.max_restarts
+
+    @property
+    def restarted(self) -> frozenset[str]:
+        """Return the roles whose processes are started again."""
+        survives = self.data_dir or self.replicas
+        served = {"pserver", "coordinator", "redis"} if survives else set()
+        returning = self.max_restarts and not self.elastic and self.on != "ray"
+        return frozenset(served | ({"worker"} if returning else set()))
+
+    @property
+    def process_num(self) -> int | None:
+        """Return how many processes for pservers start; None if it isn't said."""
+        return None if self.server_num is None else self._server_nums[0]
+
+    @property
+    def group_num(self) -> int | None:
+        """Return how many pservers' groups the job has; None if it isn't said."""
+        return None if self.server_num is None else self._server_nums[1]
+
+    @property
+    def is_planned(self) -> bool:
+        """Tell whether the coordinator plans which process hosts which group."""
+        return bool(self.replicas) or ":" in str(self.server_num)
+
+    @property
+    def _server_nums(self) -> tuple[int, int]:
+        """Return processes and groups.
+
+        Raises:
+            SettingError: if they can't be read, or there are fewer groups than processes.
+        """
+        first, is_range, last = str(self.server_num).partition(":")
+        numbers = [first, last if is_range else first]
+        plain = all(each.isascii() and each.isdecimal() and len(each) < 10 for each in numbers)
+        if not plain:
+            rule = "a whole number from 1 to 65536, or MIN:MAX"
+            raise SettingError(name="server_num", value=self.server_num, rule=rule)
+        least, most = (int(each) for each in numbers)
+        if not 1 <= least <= most <= _MOST_SERVERS:
+            rule = f"a whole number from 1 to {_MOST_SERVERS}"
+            rule += ", or MIN:MAX, of which MIN is the smaller one" if is_range else ""
+            value = self.server_num if is_range else least
+            raise SettingError(name="server_num", value=value, rule=rule)
+        return least, most
 
     @property
     def gpus_of_workers(self) -> tuple[str, ...]:
@@ -196,14 +257,30 @@ class LaunchSettings(SecuritySettings):
         if self.data_dir and self.on == "ray":
             rule = "left out with --on ray, where a process has no disk of its own"
             raise SettingError(name="data_dir", value=self.data_dir, rule=rule)
-        if self.data_dir:
+        if self.data_dir or self.replicas:
             return
-        if self.max_restarts:
+        if self.max_restarts and not self.restarted:
             rule = (
-                "left out in a job with servers without --data-dir; a worker of it joins anew "
-                "with --elastic"
+                "left out with --elastic or on Ray without --data-dir: there nothing is "
+                "started again; a worker of an elastic job may join anew"
             )
             raise SettingError(name="max_restarts", value=self.max_restarts, rule=rule)
+
+    def _check_servers(self) -> None:
+        """Refuse numbers of pservers that can't be, and what has no pservers to follow.
+
+        Raises:
+            SettingError: naming the option.
+        """
+        processes = self.process_num
+        if self.is_planned and self.on == "ray":
+            name = "replicas" if self.replicas else "server_num"
+            rule = "one number, with --on ray, where processes don't come and go"
+            raise SettingError(name=name, value=getattr(self, name), rule=rule)
+        known = processes or (1 if not self.servers else len(self.servers.split(",")))
+        if self.replicas and known < self.replicas + 1:
+            rule = "0, or with --server_num of at least 2: a copy is in another process"
+            raise SettingError(name="replicas", value=self.replicas, rule=rule)
 
     def _check_gpus(self) -> None:
         """Refuse GPUs that aren't one for each worker.
@@ -233,7 +310,7 @@ class LaunchSettings(SecuritySettings):
             raise SettingError(name="on", value=self.on, rule=rule)
         for name in (
             "server_num", "worker_num", "elastic", "servers", "workers", "coordinator", "redis",
-            "checkpoint_dirs", "resume", "data_dir",
+            "checkpoint_dirs", "resume", "data_dir", "replicas",
         ):  # fmt: skip
             value = getattr(self, name)
             if value:

@@ -17,6 +17,7 @@ from paramfleet_shared.discovery.errors import (
     RedisRefusedError,
 )
 from paramfleet_shared.discovery.job_registry import coordinator_of, launcher_of
+from paramfleet_shared.discovery.plan import Plan
 from paramfleet_shared.discovery.records import Failure, Voucher, end_to_text
 from paramfleet_shared.discovery.redis.scripts import FAIL, LOSE, VOUCH, WITHDRAW, Keys
 from paramfleet_shared.discovery.redis.store import store_of
@@ -53,6 +54,7 @@ class JobRecords:
         clock: Paces the waiting.
         launch: The launch's name; empty looks at none.
         lease_ttl_s: Seconds that what it vouches for holds.
+        scales: Whether the launcher starts as many processes for pservers as are wanted.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class JobRecords:
         clock: Clock,
         launch: str = "",
         lease_ttl_s: float = 4.0,
+        scales: bool = False,
     ) -> None:
         self._store = store_of(settings, clock=clock, timeout_s=CALL_TIMEOUT_S)
         self._registry = Registry(self._store, job=settings.job)
@@ -72,6 +75,7 @@ class JobRecords:
         self._clock = clock
         self._launch = launch
         self._lease_ttl_s = lease_ttl_s
+        self._scales = scales
         self._nonce = secrets.token_hex(8)
         self._past_epoch = 0
         self._silent_since: float | None = None
@@ -129,7 +133,7 @@ class JobRecords:
     async def withdraw(self) -> None:
         """Give the job's name up: this launcher's processes have ended."""
         with contextlib.suppress(NoRedisError, RedisRefusedError):
-            keys = self._keys.of_run(0)
+            keys = [self._keys.of_job("launchers")]
             await self._store.run(WITHDRAW, keys, (self._writer, self._nonce))
 
     async def close(self) -> None:
@@ -203,6 +207,31 @@ class JobRecords:
             return None, record.state == "finished"
         return FailureRecord(ProcessName(known.role, known.index), known.reason), False
 
+    async def shrinks(self) -> bool:
+        """Return whether this launch's job goes on without a worker that doesn't come back."""
+        try:
+            epoch = await self._epoch()
+            record = await self._registry.read_job(epoch) if epoch > self._past_epoch else None
+        except (NoRedisError, RedisRefusedError):
+            return False
+        return record is not None and record.shrinks
+
+    async def wanted_processes(self) -> int:
+        """Return how many processes for pservers an operator wants of the job that trains.
+
+        0 if nobody has said, it doesn't train, or the registry doesn't answer.
+        """
+        try:
+            epoch = await self._epoch()
+            record = await self._registry.read_job(epoch) if epoch > self._past_epoch else None
+        except (NoRedisError, RedisRefusedError):
+            return 0
+        if record is None or record.plan is None or record.state != "training":
+            return 0
+        if self._launch and record.launch != self._launch:
+            return 0
+        return Plan.from_wire(dict(record.plan)).wanted
+
     async def lose(self, name: ProcessName, pid: int, reason: str) -> None:
         """Report that a worker's process has ended; an elastic job then continues without it.
 
@@ -220,7 +249,7 @@ class JobRecords:
             end = end_to_text("lost", reason)
             own = (self._launch,) if self._launch else ()
             arguments = (*fence, field_of(name.role, name.index), pid, end, *own)
-            await self._store.run(LOSE, self._keys.of_run(epoch), arguments)
+            await self._store.run(LOSE, self._keys.of_member(epoch), arguments)
 
     async def wait_members_left(self) -> None:
         """Return once the coordinator has given its lease back: it leaves last."""
@@ -251,8 +280,8 @@ class JobRecords:
         failure = Failure(role=name.role, index=name.index, reason=reason)
         fence = (epoch, f"launcher:{self._writer}", 0, RETENTION_MS)
         own = (self._launch,) if self._launch else ()
-        arguments = (*fence, failure.to_json(), *own)
-        await self._store.run(FAIL, self._keys.of_run(epoch), arguments)
+        arguments = (*fence, failure.to_json(), self._keys.of_decisions(epoch), *own)
+        await self._store.run(FAIL, self._keys.of_member(epoch), arguments)
 
     async def _vouch(self, alive: Mapping[str, int], *, is_start: bool = False) -> list[Any]:
         voucher = Voucher(
@@ -262,11 +291,13 @@ class JobRecords:
             host=socket.gethostname(),
             pid=os.getpid(),
             alive=dict(alive),
+            scales=self._scales,
         )
         lease_ms = max(1, round(self._lease_ttl_s * 1000))
         own = (self._launch, self._writer, self._nonce, lease_ms)
-        arguments = (*own, voucher.to_json(), RETENTION_MS, int(is_start))
-        return await self._store.run(VOUCH, self._keys.of_run(0), arguments)
+        coordinator = self._keys.of_job("coordinator")
+        arguments = (*own, voucher.to_json(), RETENTION_MS, int(is_start), coordinator)
+        return await self._store.run(VOUCH, [self._keys.of_job("launchers")], arguments)
 
 
 def _holder(answer: Sequence[Any]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from paramfleet_shared.errors import UnavailableError
 
-__all__ = ["Cut", "PushesHeldError"]
+__all__ = ["Cut", "FormerSaveError", "PushesHeldError", "SaveGoneError"]
 
 
 class PushesHeldError(UnavailableError):
@@ -23,6 +23,28 @@ class PushesHeldError(UnavailableError):
         "a push of worker {rank} waited {waited_s:.1f} s for a checkpoint that is being "
         "written: send it again"
     )
+
+
+class FormerSaveError(UnavailableError):
+    """A save can't begin: one that was given up hasn't stopped writing its files as yet."""
+
+    code = "unavailable.former_save"
+    retryable = False
+    name: str
+    waited_s: float
+    sentence = (
+        "the save {name!r} has waited {waited_s:.1f} s for files of a former save, which was "
+        "given up: their disk or store is slow; save again later"
+    )
+
+
+class SaveGoneError(UnavailableError):
+    """A pserver doesn't know a save that had begun: its process is another one."""
+
+    code = "unavailable.save_gone"
+    retryable = False
+    name: str
+    sentence = "the save {name!r} is gone: its pserver started again, or began another save"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,19 +8,20 @@ table holds ``ids`` int64 [n], ``values`` float32 [n, D] and ``states`` float32
 columns of each (``columns``), and the parameters that a dense table holds
 (``saved_parameters``). One more file holds the model's buffers (``saved_module``). The
 manifest's ``rows`` says how many each sparse table has, so that a lost entry of a file is
-noticed. Nothing in a file is ever evaluated.
+noticed. One that is an increment (``increments``) holds of its sparse tables only the rows that
+changed since its base. Nothing in a file is ever evaluated.
 """
 
 import hashlib
 import json
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,7 @@ from paramfleet_shared.checkpoint.columns import (
 )
 from paramfleet_shared.checkpoint.cuts import Cut
 from paramfleet_shared.checkpoint.gathered import GatheredStates
+from paramfleet_shared.checkpoint.increments import Increment, RemovedIds, is_identity
 from paramfleet_shared.checkpoint.saved_module import SavedModule, check_file_name
 from paramfleet_shared.checkpoint.saved_parameters import DenseParameters, read_parameters
 from paramfleet_shared.errors import (
@@ -43,12 +45,15 @@ from paramfleet_shared.errors import (
     IntegrityError,
     UnavailableError,
 )
+from paramfleet_shared.files.addresses import Address
 from paramfleet_shared.files.documents import read_content, read_document, whole
 from paramfleet_shared.files.regular_files import write_regular
 from paramfleet_shared.files.tensorfile import (
     TensorFile,
     Written,
+    created,
     map_proven,
+    proven_pieces,
     read_tensors,
     write_tensors,
 )
@@ -58,9 +63,12 @@ from paramfleet_shared.tables.spec import TableSpec
 __all__ = [
     "FORMAT", "GROUP_FORMAT", "MANIFEST", "VERSION", "CheckpointDamagedError",
     "CheckpointWriteError", "FilePart", "Manifest", "ManifestError", "SavedFile", "SavedTable",
-    "StatesLeftOut", "map_arrays", "map_part", "read_arrays", "read_manifest", "read_part",
-    "sync_directory", "write_arrays", "write_manifest", "write_part",
+    "StatesLeftOut", "copy_arrays", "map_arrays", "map_part", "new_identity", "read_arrays",
+    "read_manifest", "read_part", "read_removed", "sync_directory", "write_arrays",
+    "write_manifest", "write_part", "write_removed",
 ]  # fmt: skip
+
+_T = TypeVar("_T")
 
 FORMAT = "paramfleet-checkpoint"
 GROUP_FORMAT = "paramfleet-group-checkpoint"
@@ -68,6 +76,8 @@ GROUP_FORMAT = "paramfleet-group-checkpoint"
 _EXPORT = "paramfleet-export"
 """What the manifest of an exported model states."""
 VERSION = 1
+_OF_INCREMENTS = 2
+"""Of increments: versions that don't know these would take one for a whole checkpoint."""
 MANIFEST = "manifest.json"
 _MAX_HEADER_BYTES = 1 << 20
 """Of a file with a part of a table: it names three tensors and the table."""
@@ -186,6 +196,10 @@ class Manifest:
     """Whose optimizer states are in it where each worker has its own; else None."""
     parameters: DenseParameters = field(default_factory=dict)
     """Of its dense tables; without those of which it doesn't say them."""
+    increment: Increment | None = None
+    """Of which other one it holds the changes; None if it is whole by itself."""
+    save: str = field(default="", compare=False)
+    """Its identity; empty if it has none, and one is made when it is written."""
     digest: str = field(default="", compare=False)
     """SHA-256 of the file it was read from; empty if it was not read."""
     written_at: datetime | None = field(default=None, compare=False)
@@ -238,14 +252,17 @@ class FilePart:
         return len(self.values)
 
 
-def write_part(directory: Path, name: str, spec: TableSpec, part: FilePart) -> SavedFile:
+def write_part(
+    directory: Path, name: str, spec: TableSpec, part: FilePart, *, makes: bool = True
+) -> SavedFile:
     """Write one file, and wait until it is on the disk.
 
     Args:
-        directory: Made if it is missing.
+        directory: Where to.
         name: The file's name.
         spec: The table.
         part: What the file will hold.
+        makes: As of ``write_arrays``.
 
     Raises:
         CheckpointWriteError: if the system refuses.
@@ -256,7 +273,7 @@ def write_part(directory: Path, name: str, spec: TableSpec, part: FilePart) -> S
         tensors["ids"] = part.ids
     else:
         metadata |= {"start": str(part.start), "stop": str(part.start + part.num_rows)}
-    written = write_arrays(directory, name, tensors, metadata)
+    written = write_arrays(directory, name, tensors, metadata, makes=makes)
     return SavedFile(
         name=name,
         sha256=written.sha256,
@@ -273,21 +290,25 @@ def write_arrays(
     name: str,
     arrays: Mapping[str, NDArray[Any]],
     metadata: Mapping[str, str],
+    *,
+    makes: bool = True,
 ) -> Written:
     """Write one file of arrays, and wait until it is on the disk.
 
     Args:
-        directory: Made if it is missing.
+        directory: Where to.
         name: The file's name.
         arrays: Of the dtypes that ``tensorfile`` has, by name.
         metadata: What the file says of itself.
+        makes: Whether the folder is made if it is missing; else that is an error.
 
     Raises:
         CheckpointWriteError: if the system refuses.
     """
     path = directory / name
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        if makes:
+            directory.mkdir(parents=True, exist_ok=True)
         return write_tensors(path, arrays, metadata)
     except OSError as error:
         raise CheckpointWriteError(path=str(path), reason=str(error)) from error
@@ -304,12 +325,41 @@ def read_arrays(directory: Path, saved: SavedModule) -> dict[str, NDArray[Any]]:
         return read_tensors(path, num_bytes=saved.bytes, sha256=saved.sha256).tensors
 
 
+def copy_arrays(directory: Path, saved: SavedModule, target: Path) -> None:
+    """Copy the file of a model's state, prove it, and wait until it is on the disk.
+
+    Args:
+        directory: Of the checkpoint.
+        saved: What its manifest says of the file.
+        target: The folder to copy to; made if it is missing.
+
+    Raises:
+        CheckpointDamagedError: if the file is missing, or isn't what was saved.
+        CheckpointWriteError: if the system refuses to write.
+    """
+    path, copy = directory / saved.file, target / saved.file
+
+    def pieces() -> Iterator[memoryview]:
+        with _damage_named(path):
+            yield from proven_pieces(path, num_bytes=saved.bytes, sha256=saved.sha256)
+
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        with created(copy) as file:
+            for piece in pieces():
+                file.write(piece)
+    except OSError as error:
+        raise CheckpointWriteError(path=str(copy), reason=str(error)) from error
+
+
 def sync_directory(directory: Path) -> None:
     """Wait until a folder, made if it is missing, and its files' names are on the disk.
 
     Raises:
         CheckpointWriteError: if the system refuses.
     """
+    if isinstance(directory, Address):  # files are there when they are closed
+        return
     try:
         directory.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(directory, os.O_RDONLY)
@@ -331,14 +381,17 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
     """
     document: dict[str, Any] = {
         "format": FORMAT,
-        "version": VERSION,
-        "save": secrets.token_hex(16),  # no other save has the same digest
-        "written_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "version": VERSION if manifest.increment is None else _OF_INCREMENTS,
+        "save": manifest.save or new_identity(),  # no other save has the same digest
+        "written_at": (manifest.written_at or datetime.now(UTC)).isoformat(
+            timespec="milliseconds"
+        ),
         "tables": [table.to_wire() for table in manifest.tables],
         "files": [file.to_wire() for file in manifest.files],
         "rows": _rows_of(manifest.tables, manifest.files),
     }
-    more = {name: getattr(manifest, name) for name in ("cut", "module", "progress", "gathered")}
+    names = ("cut", "module", "progress", "gathered", "increment")
+    more = {name: getattr(manifest, name) for name in names}
     document |= {name: part.to_wire() for name, part in more.items() if part is not None}
     if manifest.parameters:
         document["parameters"] = {
@@ -372,41 +425,65 @@ def read_manifest(directory: Path, *, digest: str = "") -> Manifest:
     if rule := _broken_format(document):
         raise ManifestError(path=str(path), rule=rule)
     try:
-        tables = tuple(SavedTable.from_wire(wire) for wire in document["tables"])
-        files = tuple(SavedFile.from_wire(wire) for wire in document["files"])
-        cut = Cut.from_wire(document["cut"]) if "cut" in document else None
-        module = SavedModule.from_wire(document["module"]) if "module" in document else None
-        wire = document.get("progress")
-        progress = None if wire is None else SavedModule.from_wire(wire)
-        saved = document.get("gathered")
-        gathered = None if saved is None else GatheredStates.from_wire(saved)
-        counts = document.get("rows")
-        rows = {} if counts is None else _stated_rows(tables, counts)
-        sizes = {table.spec.name: table.spec.size for table in tables if table.is_dense}
-        parameters = read_parameters(document.get("parameters", {}), sizes)
-        written_at = _written_at(document)
+        manifest, rows = _manifest_of(document)
     except (KeyError, TypeError, ValueError) as error:
         raise ManifestError(path=str(path), rule=f"is malformed: {error!r}") from error
     except FleetError as error:
         raise ManifestError(path=str(path), rule=str(error)) from error
-    if rule := _broken_rule(tables, files, rows):
+    if rule := _broken_rule(manifest, rows):
         raise ManifestError(path=str(path), rule=rule)
-    manifest = Manifest(
-        tables=tables,
-        files=files,
-        cut=cut,
-        module=module,
-        progress=progress,
-        gathered=gathered,
-        parameters=parameters,
-        digest=found,
-        written_at=written_at,
-    )
     try:
         manifest.columns_that_differ()
     except ValueError as error:
         raise ManifestError(path=str(path), rule=str(error)) from error
-    return manifest
+    return replace(manifest, digest=found)
+
+
+def _manifest_of(document: Mapping[str, Any]) -> tuple[Manifest, dict[str, int]]:
+    """Return what a document says, and how many rows each sparse table has by it.
+
+    Raises:
+        KeyError: if a value is missing.
+        TypeError: if one can't be read at all.
+        ValueError: if one is of another kind.
+        FleetError: if a table is described wrongly.
+    """
+
+    def found(name: str, read: Callable[[Any], _T]) -> _T | None:
+        wire = document.get(name)
+        return None if wire is None else read(wire)
+
+    tables = tuple(SavedTable.from_wire(wire) for wire in document["tables"])
+    sizes = {table.spec.name: table.spec.size for table in tables if table.is_dense}
+    manifest = Manifest(
+        tables=tables,
+        files=tuple(SavedFile.from_wire(wire) for wire in document["files"]),
+        cut=Cut.from_wire(document["cut"]) if "cut" in document else None,
+        module=SavedModule.from_wire(document["module"]) if "module" in document else None,
+        progress=found("progress", SavedModule.from_wire),
+        gathered=found("gathered", GatheredStates.from_wire),
+        parameters=read_parameters(document.get("parameters", {}), sizes),
+        increment=_increment_of(document),
+        save=str(save) if is_identity(save := document.get("save")) else "",
+        written_at=_written_at(document),
+    )
+    counts = document.get("rows")
+    return manifest, {} if counts is None else _stated_rows(tables, counts)
+
+
+def _increment_of(document: Mapping[str, Any]) -> Increment | None:
+    """Return what a manifest says of its base; None if it is whole by itself.
+
+    Raises:
+        KeyError: if a value is missing.
+        TypeError: if one can't be read at all.
+        ValueError: if one is of another kind, or the version isn't that of increments.
+    """
+    wire = document.get("increment")
+    if (document["version"] == _OF_INCREMENTS) != (wire is not None):
+        problem = f"increments, and no others, are of version {_OF_INCREMENTS}"
+        raise ValueError(problem)
+    return None if wire is None else Increment.from_wire(wire)
 
 
 def _written_at(document: Mapping[str, Any]) -> datetime | None:
@@ -427,7 +504,7 @@ def _written_at(document: Mapping[str, Any]) -> datetime | None:
 def _broken_format(document: Any) -> str:
     """Return why a document is no manifest of this version; empty if it may be one."""
     stated = (document.get("format"), document.get("version")) if type(document) is dict else ()
-    if stated == (FORMAT, VERSION):
+    if stated in ((FORMAT, VERSION), (FORMAT, _OF_INCREMENTS)):
         return ""
     if stated[:1] == (_EXPORT,):
         return (
@@ -439,6 +516,49 @@ def _broken_format(document: Any) -> str:
             "is that of a job without servers: load it in one, fleet.init(is_collective=True)"
         )
     return f"must be {FORMAT} version {VERSION}"
+
+
+def new_identity() -> str:
+    """Return an identity that no other save has."""
+    return secrets.token_hex(16)
+
+
+def write_removed(
+    directory: Path, name: str, table: str, ids: NDArray[np.int64], *, makes: bool = True
+) -> RemovedIds:
+    """Write the ids, int64 [n], of rows that were removed, and wait until they are on the disk.
+
+    A missing folder is made, or is an error, as ``write_arrays`` has it.
+
+    Raises:
+        CheckpointWriteError: if the system refuses.
+    """
+    about = {"table": table, "kind": "removed"}
+    written = write_arrays(directory, name, {"ids": ids}, about, makes=makes)
+    return RemovedIds(
+        name=name,
+        sha256=written.sha256,
+        bytes=written.num_bytes,
+        ids=len(ids),
+        table=table,
+    )
+
+
+def read_removed(directory: Path, removed: RemovedIds) -> NDArray[np.int64]:
+    """Return the ids, int64 [n], of rows that were removed.
+
+    Raises:
+        CheckpointDamagedError: if the file is missing, or isn't what was saved.
+    """
+    path = directory / removed.name
+    with _damage_named(path):
+        most = 8 * removed.ids + _MAX_HEADER_BYTES
+        found = read_tensors(path, num_bytes=min(removed.bytes, most), sha256=removed.sha256)
+        ids: NDArray[np.int64] = found.tensors["ids"]
+    if ids.shape != (removed.ids,) or ids.dtype != np.int64:
+        reason = "ids of another shape or dtype"
+        raise CheckpointDamagedError(path=str(path), reason=reason)
+    return ids
 
 
 def read_part(directory: Path, file: SavedFile, spec: TableSpec) -> FilePart:
@@ -523,18 +643,22 @@ def _stated_rows(tables: Iterable[SavedTable], stated: Mapping[str, Any]) -> dic
     return {name: whole(stated[name], "rows") for name in _rows_of(tables, ())}
 
 
-def _broken_rule(
-    tables: Sequence[SavedTable], files: Sequence[SavedFile], rows: Mapping[str, int]
-) -> str:
+def _broken_rule(manifest: Manifest, rows: Mapping[str, int]) -> str:
     """Return what is wrong with the lists of a manifest; empty if nothing is."""
+    tables, files = manifest.tables, manifest.files
     known = {table.spec.name: table.spec.kind for table in tables}
     if len(known) != len(tables):
         return "names a table twice"
-    if len({file.name for file in files}) != len(files):
+    removed = () if manifest.increment is None else manifest.increment.removed
+    names = {file.name for file in files} | {each.name for each in removed}
+    if len(names) != len(files) + len(removed):
         return "names a file twice"
     for file in files:
         if known.get(file.table) != file.kind:
             return f"file {file.name!r} belongs to no {file.kind} table {file.table!r}"
+    for each in removed:
+        if known.get(each.table) != "sparse":
+            return f"file {each.name!r} belongs to no sparse table {each.table!r}"
     for name, found in _rows_of(tables, files).items():
         if (lacking := rows.get(name, 0) - found) > 0:
             return f"the files of table {name!r} lack {lacking} rows"

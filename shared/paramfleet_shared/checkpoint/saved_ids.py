@@ -16,14 +16,14 @@ __all__ = ["check_each_once", "check_not_negative", "refuse_doubled"]
 
 
 def check_each_once(
-    directory: Path, files: Sequence[SavedFile], ids: Sequence[NDArray[np.int64]]
+    table: str, paths: Sequence[Path], ids: Sequence[NDArray[np.int64]]
 ) -> None:
     """Pass if no id is in two files.
 
     Args:
-        directory: The checkpoint's folder.
-        files: Of one table.
-        ids: Of each file, int64 [n], none twice.
+        table: The table.
+        paths: Of its files.
+        ids: Those that count in each file, int64 [n], none twice.
 
     Raises:
         CheckpointDamagedError: naming the later file, the id, and the earlier file.
@@ -38,7 +38,7 @@ def check_each_once(
         int(np.searchsorted(ends, place, side="right")) for place in order[twice[0] :][:2]
     )
     found = int(whole[order[twice[0]]])
-    refuse_doubled(directory, files[second], found, files[first].name)
+    _refuse(paths[second], table, found, paths[first].name)
 
 
 def refuse_doubled(
@@ -49,8 +49,12 @@ def refuse_doubled(
     Raises:
         CheckpointDamagedError: naming all three.
     """
-    reason = f"id {found} of table {file.table!r} is in {other}, too"
-    raise CheckpointDamagedError(path=str(directory / file.name), reason=reason)
+    _refuse(directory / file.name, file.table, found, other)
+
+
+def _refuse(path: Path, table: str, found: int, other: str) -> NoReturn:
+    reason = f"id {found} of table {table!r} is in {other}, too"
+    raise CheckpointDamagedError(path=str(path), reason=reason)
 
 
 def check_not_negative(directory: Path, file: SavedFile, ids: NDArray[np.int64]) -> None:

@@ -12,10 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from paramfleet_shared.checkpoint.manifest import Manifest, read_part
+from paramfleet_shared.checkpoint.layers import read_layers
+from paramfleet_shared.checkpoint.manifest import Manifest
 from paramfleet_shared.checkpoint.one_manifest import one_manifest
 from paramfleet_shared.checkpoint.saved_ids import check_each_once
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.files.addresses import place_of
 
 __all__ = ["NoSuchTableError", "SavedRows", "load_rows"]
 
@@ -62,7 +64,7 @@ def load_rows(dirname: str | os.PathLike[str], table: str) -> SavedRows:
             has.
         NoSuchTableError: if it has no such table; it says which there are.
     """
-    folder = Path(dirname)
+    folder = place_of(dirname)
     with one_manifest(folder) as manifest:
         return _rows_of(folder, manifest, table)
 
@@ -85,10 +87,10 @@ def _rows_of(folder: Path, manifest: Manifest, table: str) -> SavedRows:
             nearest=next(iter(nearest), ""),
         )
     spec = specs[table]
-    files = [file for file in manifest.files if file.table == table]
-    parts = [read_part(folder, file, spec) for file in files]
+    files = list(read_layers(folder, manifest).files(table))
+    parts = [file.read() for file in files]
     found = [part.ids for part in parts if part.ids is not None]
-    check_each_once(folder, files, found)
+    check_each_once(table, [file.path for file in files], found)
     ids = np.concatenate([np.empty(0, np.int64), *found])
     rows = np.concatenate([np.empty((0, spec.dim), np.float32), *(p.values for p in parts)])
     order = np.argsort(ids, kind="stable")

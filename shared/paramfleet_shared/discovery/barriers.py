@@ -53,10 +53,19 @@ class BarrierCaller:
         self._job = job
         self._clock = clock
         self._passed = dict(passed)
+        self.released: dict[str, int] = {}
+        """The newest use of each barrier that has let this process go."""
+        self.shrinks = False
+        """Whether sync may go on without a worker: each call says so to the coordinator."""
 
     def next_generation(self, name: str) -> int:
         """Return which use of the barrier the next ``pass_through`` is, from 1."""
         return self._passed.get(name, 0) + 1
+
+    def level_with(self, passed: Mapping[str, int]) -> None:
+        """Count barriers that a former process of this worker has come to."""
+        for name, number in passed.items():
+            self._passed[name] = max(number, self._passed.get(name, 0))
 
     async def pass_through(self, name: str, *, timeout_s: float) -> list[int]:
         """Wait for the other workers; a coordinator that was restarted elsewhere is found.
@@ -86,7 +95,7 @@ class BarrierCaller:
                 continue
             arrived = [int(rank) for rank in reply["arrived"]]
             if reply["released"]:
-                self._passed[name] = generation
+                self._passed[name] = self.released[name] = generation
                 return arrived
             facts = {"arrived": arrived, "missing": list(reply["missing"]), "reason": ""}
 
@@ -100,6 +109,8 @@ class BarrierCaller:
             "generation": generation,
             "park_s": park_s,
         }
+        if self.shrinks:
+            fields["shrinks"] = True
         timeout_s = min(park_s + _REPLY_S, left_s)
         answer = await self._channel.call(
             "barrier", Message(fields=fields), timeout_s=timeout_s

@@ -19,6 +19,7 @@ __all__ = [
     "NoCoordinatorError",
     "NoRedisError",
     "NotAMemberError",
+    "OtherHostingError",
     "OtherLaunchError",
     "PlacementTimeoutError",
     "RedisRefusedError",
@@ -71,6 +72,25 @@ class WrongJobError(UnavailableError):
     asked: str
     served: str
     sentence = "this coordinator serves job {served!r}, not {asked!r}"
+
+
+class OtherHostingError(ContractError):
+    """A pserver's process hosts groups in another way than its job."""
+
+    code = "contract.other_hosting"
+    planned: bool
+
+    @override
+    def describe(self) -> str:
+        if self.planned:
+            return (
+                "the coordinator plans which process hosts which group of this job: start its "
+                "pservers with hosting=planned (PARAMFLEET_PSERVER__HOSTING)"
+            )
+        return (
+            "each pserver of this job hosts the group of its index: leave hosting at fixed, or "
+            "start the coordinator with server_processes"
+        )
 
 
 class UnknownRoleError(ContractError):

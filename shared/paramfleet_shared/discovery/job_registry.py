@@ -1,12 +1,16 @@
 """The registry as the coordinator sees it: its lease, the whole run, and its decisions."""
 
 import json
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from paramfleet_shared.discovery.errors import OtherLaunchError
 from paramfleet_shared.discovery.records import (
+    PROCESS,
+    ROLES,
+    End,
     JobRecord,
     Lost,
     Member,
@@ -22,6 +26,7 @@ from paramfleet_shared.discovery.redis.scripts import (
     AUDIT,
     CLAIM,
     EVICT,
+    KNOWN,
     REGISTER,
     RELEASE,
     RESIGN,
@@ -36,7 +41,9 @@ from paramfleet_shared.discovery.registry import (
     field_of,
     raise_if_fenced,
     read_hash,
+    read_record,
 )
+from paramfleet_shared.values.texts import printable, shortened
 
 __all__ = ["AUDIT_ENTRIES", "JobRegistry", "coordinator_of", "launcher_of"]
 
@@ -45,6 +52,16 @@ AUDIT_ENTRIES = 1000
 
 _AUDIT_RETENTION_MS = 90 * 24 * 3600 * 1000
 """How long they are kept after the last of them."""
+
+_UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
+"""What text that is none of ours raises."""
+
+_MOST_UNREADABLE = 100
+"""Fields that are logged."""
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 class JobRegistry:
@@ -67,6 +84,7 @@ class JobRegistry:
         self._keys = Keys(job)
         self._record = record
         self._lease_ms = max(1, round(lease_ttl_s * 1000))
+        self._unreadable = set[tuple[str, str]]()
         self._member = Member(
             role="coordinator",
             index=0,
@@ -118,9 +136,9 @@ class JobRegistry:
 
     async def read_run(self, epoch: int) -> tuple[JobRecord | None, dict[str, bytes]]:
         """Return the decisions about a run, and its members' counts of heartbeats."""
-        keys = self._keys.of_run(epoch)
-        record = JobRecord.from_fields(read_hash(await self._store.command("HGETALL", keys[3])))
-        return record, read_hash(await self._store.command("HGETALL", keys[5]))
+        record = await read_record(self._store, self._keys, epoch)
+        beats = self._keys.of_run(epoch)[5]
+        return record, read_hash(await self._store.command("HGETALL", beats))
 
     async def tick(self) -> Snapshot:
         """Renew the lease and read the run.
@@ -132,18 +150,44 @@ class JobRegistry:
         """
         answer = await self._fenced(TICK, self._lease_ms, self._record_text())
         job, members, beats, ends, facts, released, launchers = map(read_hash, answer[1:])
-        found = [Member.from_json(text) for text in members.values()]
-        ended = {_key(name): end_from_text(text.decode()) for name, text in ends.items()}
+        said = {name: facts.pop(name) for name in sorted(facts) if name.startswith(KNOWN)}
+        known = list(self._read("facts", said, lambda _, text: _known(text)).values())
+        found = self._read("members", members, _member)
+        ended = self._read("ends", ends, lambda name, text: (_key(name), _end(text)))
+        counts = self._read("beats", beats, lambda name, text: (_key(name), int(text)))
+        told = self._read("facts", facts, lambda name, text: (_key(name), _facts(text)))
         return Snapshot(
             job=JobRecord.from_fields(job),
-            members={member.key: member for member in found},
-            beats={_key(name): int(count) for name, count in beats.items()},
-            ends={key: end for key, (end, _) in ended.items()},
-            last_words={key: why for key, (_, why) in ended.items() if why},
-            facts={_key(name): json.loads(text) for name, text in facts.items()},
-            released={name: _release(name, text) for name, text in released.items()},
-            vouchers={part: _voucher(text) for part, text in launchers.items()},
+            members={member.key: member for member in found.values()},
+            beats=dict(counts.values()),
+            ends={key: end for key, (end, _) in ended.values()},
+            last_words={key: why for key, (_, why) in ended.values() if why},
+            facts=dict(told.values()),
+            released=self._read("released", released, _release),
+            known=_known_of([record for record, _ in known]),
+            passed=[passed for _, passed in known],
+            vouchers=self._read("launchers", launchers, lambda _, text: _voucher(text)),
         )
+
+    def _read(
+        self, kind: str, found: Mapping[str, bytes], read: Callable[[str, bytes], T]
+    ) -> dict[str, T]:
+        """Return what can be read of a hash's fields; of the others each is logged once.
+
+        Members may write what they like into their own; it must not end the coordinator.
+        """
+        entries = dict[str, T]()
+        for name, text in found.items():
+            try:
+                entries[name] = read(name, text)
+            except _UNREADABLE as error:
+                where = (kind, name)
+                if len(self._unreadable) < _MOST_UNREADABLE and where not in self._unreadable:
+                    self._unreadable.add(where)
+                    reason = f"{type(error).__name__}: {error}"
+                    facts = {"field": _shown(name), "reason": _shown(reason)}
+                    log.warning("registry.unreadable", extra={"kind": kind, **facts})
+        return entries
 
     async def register(self, member: Member, *, after: int = 0) -> int:
         """Write a new member and count its life; may be repeated by the same nonce.
@@ -252,6 +296,53 @@ def launcher_of(text: str | bytes) -> str:
     """Return in words whose voucher this is."""
     found = Voucher.from_json(text)
     return f"launch {found.launch}, its launcher is process {found.pid} on {found.host}"
+
+
+def _known(text: bytes) -> tuple[JobRecord | None, Mapping[str, int]]:
+    """Return what a member has read last of the job, and which barriers it has passed."""
+    said = json.loads(text)
+    fields = {name: value.encode() for name, value in said["record"].items()}
+    passed = {str(name): int(generation) for name, generation in said["passed"].items()}
+    return JobRecord.from_fields(fields), passed
+
+
+def _known_of(known: Sequence[JobRecord | None]) -> JobRecord | None:
+    """Return what was read last, as its placement says; of equal ones a pserver's."""
+    records = [each for each in known if each is not None]
+    return max(records, key=lambda each: (each.placement or {}).get("epoch", 0), default=None)
+
+
+def _member(name: str, text: bytes) -> Member:
+    """Return a member.
+
+    Raises:
+        ValueError: if it is no member of that name.
+    """
+    member = Member.from_json(text)
+    if field_of(*member.key) != name or member.role not in {*ROLES, PROCESS, "coordinator"}:
+        rule = "it isn't the member of its field"
+        raise ValueError(rule)
+    return member
+
+
+def _end(text: bytes) -> tuple[End, str]:
+    return end_from_text(text.decode())
+
+
+def _facts(text: bytes) -> Mapping[str, Any]:
+    """Return what a member says of itself.
+
+    Raises:
+        TypeError: if those are no facts.
+    """
+    facts = json.loads(text)
+    if not isinstance(facts, dict):
+        raise TypeError(type(facts).__name__)
+    return facts
+
+
+def _shown(text: str) -> str:
+    return printable(shortened(text, 200))
 
 
 def _voucher(text: bytes) -> tuple[int, Voucher]:

@@ -5,14 +5,15 @@ import logging
 import os
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from paramfleet_shared.discovery.errors import NoCoordinatorError, NoRedisError
-from paramfleet_shared.discovery.records import JobSizes, Member
+from paramfleet_shared.discovery.records import PROCESS, JobSizes, Member
 from paramfleet_shared.discovery.redis.store import RedisStore, outlast, store_of
 from paramfleet_shared.discovery.registry import Registry
 from paramfleet_shared.errors import FleetError, OutcomeUnknownError, UnavailableError
+from paramfleet_shared.net.rpc.breaking.chaos_faults import chaos_faults
 from paramfleet_shared.net.rpc.client import Channel
 from paramfleet_shared.net.rpc.tasks import TaskSet
 from paramfleet_shared.net.rpc.tracing import Tracing, open_channel
@@ -44,6 +45,9 @@ _CALL_TIMEOUT_S = 15.0
 """Seconds of one request to join; the coordinator may take a lease's length to answer."""
 
 
+_STOPPED = "stopped while it joined the job"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Admission:
     """A place in a job."""
@@ -61,6 +65,8 @@ class Admission:
 
     released: Mapping[str, int]
     """How often each barrier has let its workers go already."""
+    arrived: Mapping[str, int] = field(default_factory=dict)
+    """How often a former process of this worker has come to each barrier."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,6 +89,9 @@ async def enter(  # noqa: PLR0913 (all but the first by keyword)
     tracing: Tracing | None,
     durable: bool = False,
     holds_run: int = 0,
+    process: str = "",
+    succeeds: int = 0,
+    nonce: str = "",
 ) -> Entry:
     """Get a place in the job: from Redis to the coordinator's answer.
 
@@ -116,8 +125,11 @@ async def enter(  # noqa: PLR0913 (all but the first by keyword)
                     admin=admin,
                     durable=durable,
                     holds_run=holds_run,
+                    process=process,
+                    nonce=nonce,
                 ),
                 index=index,
+                succeeds=succeeds,
                 clock=clock,
                 timeout_s=deadline - clock.monotonic(),
             ),
@@ -182,7 +194,8 @@ async def coordinator_channel(
         CertificateFilesError: if the settings' certificate can't be used.
         OpenJobError: if they name neither a certificate nor a secret.
     """
-    tls, secret = tls_of(settings, role), secret_of(settings)
+    account = "pserver" if role == PROCESS else role
+    tls, secret = tls_of(settings, account), secret_of(settings)
     named = {"job": settings.job, "launch": settings.launch}
     locate = partial(find_coordinator, registry, **named, clock=clock, timeout_s=0.0)
     endpoint = await locate(timeout_s=timeout_s)
@@ -190,6 +203,7 @@ async def coordinator_channel(
     return open_channel(
         endpoint,
         tracing=tracing,
+        faults=chaos_faults(settings, clock)("coordinator"),
         peer="coordinator",
         clock=clock,
         resolve=locate,
@@ -198,7 +212,7 @@ async def coordinator_channel(
     )
 
 
-async def ask_to_join(
+async def ask_to_join(  # noqa: PLR0913 (all but two by keyword)
     channel: Channel,
     settings: JobSettings,
     *,
@@ -206,6 +220,7 @@ async def ask_to_join(
     index: int | None,
     clock: Clock,
     timeout_s: float,
+    succeeds: int = 0,
 ) -> Admission:
     """Ask the coordinator for a place until it answers; a repeated request gets the same one.
 
@@ -216,6 +231,7 @@ async def ask_to_join(
         index: The index it must have; None for the lowest free one.
         clock: For the deadline.
         timeout_s: Seconds to go on asking.
+        succeeds: Of a planned group: the term that its new owner goes on from; 0 begins it.
 
     Raises:
         NoCoordinatorError: if no coordinator answered in time.
@@ -239,6 +255,8 @@ async def ask_to_join(
         "launch": member.launch,
         "durable": member.durable,
         "holds_run": member.holds_run,
+        "process": member.process,
+        "succeeds": succeeds,
     }
     while True:
         left_s = timeout_s - (clock.monotonic() - started)
@@ -257,7 +275,7 @@ async def ask_to_join(
             return _admission(reply, member)
 
 
-def newcomer(
+def newcomer(  # noqa: PLR0913 (all but the first by keyword)
     settings: JobSettings,
     *,
     role: str,
@@ -265,6 +283,8 @@ def newcomer(
     admin: str,
     durable: bool = False,
     holds_run: int = 0,
+    process: str = "",
+    nonce: str = "",
 ) -> Member:
     """Return this process as it introduces itself."""
     return Member(
@@ -275,10 +295,11 @@ def newcomer(
         admin=admin,
         host=settings.host,
         pid=os.getpid(),
-        nonce=secrets.token_hex(8),
+        nonce=nonce or secrets.token_hex(8),
         launch=settings.launch,
         durable=durable,
         holds_run=holds_run,
+        process=process,
     )
 
 
@@ -294,9 +315,14 @@ async def _withdraw(registry: Registry, asking: asyncio.Future[Admission]) -> No
             return
         admission = asking.result()
         member, epoch = admission.member, admission.epoch
-        elastic = admission.sizes.elastic and member.role == "worker"
-        if not elastic and not member.durable:  # the coordinator waits for a durable one
-            await registry.fail(member, epoch=epoch, reason="stopped while it joined the job")
+        sizes, is_worker = admission.sizes, member.role == "worker"
+        if is_worker and sizes.returning:  # the coordinator waits for another process
+            await registry.beat(member, epoch=epoch, end="lost", why=_STOPPED)
+            return
+        elastic = sizes.elastic and is_worker
+        stays = member.durable or sizes.is_planned  # the coordinator decides then
+        if not elastic and not stays:
+            await registry.fail(member, epoch=epoch, reason=_STOPPED)
         await registry.beat(member, epoch=epoch, end="left")
     except FleetError as error:
         log.warning("job.left_silently", extra={"reason": str(error)})
@@ -313,10 +339,14 @@ def _admission(reply: Message, member: Member) -> Admission:
             server_num=int(facts["server_num"]),
             num_shards=int(facts["num_shards"]),
             elastic=bool(facts["elastic"]),
+            returning=bool(facts.get("returning", False)),
+            server_processes=int(facts.get("server_processes", 0)),
+            replicas=int(facts.get("replicas", 0)),
         ),
         epoch=int(facts["epoch"]),
         run_id=int(facts.get("run_id", 0)),
         known_workers=int(facts["known_workers"]),
         late=bool(facts["late"]),
         released={str(name): int(number) for name, number in facts["released"].items()},
+        arrived={str(n): int(number) for n, number in facts.get("arrived", {}).items()},
     )

@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["CheckpointOrder", "Orders"]
+from paramfleet_shared.settings.hurts import Hurt
+
+__all__ = ["CheckpointOrder", "LoadOrder", "Orders"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,6 +23,20 @@ class CheckpointOrder:
 
     dirname: str
     """Its folder; a relative one is below worker 0's working folder."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadOrder:
+    """A checkpoint that all workers are to have loaded, between two of their steps."""
+
+    number: int
+    """Counts the loads asked for, from 1: a worker takes part in each once."""
+
+    dirname: str
+    """Its folder: an absolute path, or an address."""
+
+    patience_s: float
+    """It isn't carried out by workers that know it for longer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,6 +61,12 @@ class Orders:
     checkpoint: CheckpointOrder | None = None
     """The latest that was asked for."""
 
+    load: LoadOrder | None = None
+    """The latest that was asked for."""
+
+    hurts: tuple[Hurt, ...] = ()
+    """The latest that were asked for by `paramfleet chaos`, the oldest first."""
+
     def to_json(self) -> str:
         """Return the value as the registry keeps it."""
         return json.dumps(asdict(self))
@@ -53,11 +75,13 @@ class Orders:
     def from_json(cls, text: str | bytes) -> "Orders":
         """Rebuild it from ``to_json``'s text."""
         fields = json.loads(text)
-        checkpoint = fields["checkpoint"]
+        checkpoint, load = fields["checkpoint"], fields.get("load")
         return cls(
             **{
                 **fields,
                 "drained": tuple(fields["drained"]),
+                "hurts": tuple(Hurt.from_facts(each) for each in fields.get("hurts", ())),
                 "checkpoint": CheckpointOrder(**checkpoint) if checkpoint else None,
+                "load": LoadOrder(**load) if load else None,
             }
         )

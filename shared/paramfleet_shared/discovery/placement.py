@@ -44,6 +44,9 @@ class Placement:
     terms: tuple[int, ...] = ()
     """The incarnation of each pserver, by index; empty if they aren't known."""
 
+    moves: bool = False
+    """Whether pservers go from process to process amid the training, disks or not."""
+
     def __post_init__(self) -> None:
         if len(self.endpoints) > self.num_shards:
             raise TooFewShardsError(num_shards=self.num_shards, num_servers=len(self.endpoints))
@@ -86,6 +89,7 @@ class Placement:
             "num_shards": self.num_shards,
             "epoch": self.epoch,
             "terms": list(self.terms),
+            **({"moves": True} if self.moves else {}),
         }
 
     @classmethod
@@ -96,6 +100,7 @@ class Placement:
             num_shards=int(wire["num_shards"]),
             epoch=int(wire["epoch"]),
             terms=tuple(int(term) for term in wire.get("terms", ())),
+            moves=bool(wire.get("moves", False)),
         )
 
 

@@ -1,8 +1,8 @@
 """What the registry holds, as plain values."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, cast, get_args
 
 from paramfleet_shared.discovery.orders import Orders
@@ -10,6 +10,7 @@ from paramfleet_shared.values.texts import printable, shortened
 
 __all__ = [
     "MAX_RUN_ID",
+    "PROCESS",
     "ROLES",
     "End",
     "Failure",
@@ -27,7 +28,10 @@ __all__ = [
 ]
 
 ROLES = ("pserver", "worker")
-"""Roles that join through the coordinator."""
+"""Roles that every job has, and that join through the coordinator."""
+
+PROCESS = "process"
+"""Role of a process that hosts the groups that the coordinator plans for it."""
 
 MAX_RUN_ID = 1 << 53
 """Of a run's random number, which JSON carries."""
@@ -57,9 +61,14 @@ def end_to_text(end: End, why: str = "") -> str:
 
 
 def end_from_text(text: str) -> tuple[End, str]:
-    """Return the end, and why, that ``end_to_text`` wrote."""
+    """Return the end, and why, that ``end_to_text`` wrote.
+
+    Raises:
+        ValueError: if it did not.
+    """
     end, _, why = text.partition(":")
-    assert end in get_args(End), "only end_to_text writes it"
+    if end not in get_args(End):
+        raise ValueError(shortened(end, 100))
     return cast("End", end), _fit(why)
 
 
@@ -98,6 +107,9 @@ class Member:
     """The run whose data folder of this index the process has locked when it joins; 0 for none.
     The lock proves that no other process has the folder."""
 
+    process: str = ""
+    """Of a pserver that is a planned group: its process, as ``ProcessId.text``."""
+
     @property
     def key(self) -> MemberKey:
         """Return role and index."""
@@ -109,8 +121,17 @@ class Member:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "Member":
-        """Rebuild a member from ``to_json``'s text."""
-        return cls(**json.loads(text))
+        """Rebuild a member from ``to_json``'s text.
+
+        Raises:
+            ValueError: if that isn't JSON.
+            TypeError: if it is no member's.
+        """
+        member = cls(**json.loads(text))
+        for each in fields(cls):
+            if type(getattr(member, each.name)) is not each.type:
+                raise TypeError(each.name)
+        return member
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,6 +167,20 @@ class JobSizes:
     num_shards: int
     elastic: bool = False
     """Whether workers may come and go while it trains."""
+    returning: bool = False
+    """Whether a worker that died may be started again, under its rank."""
+
+    server_processes: int = 0
+    """Processes that must have come before they get the pservers' groups; 0 if each pserver is
+    a process of its own."""
+
+    replicas: int = 0
+    """Followers of each group."""
+
+    @property
+    def is_planned(self) -> bool:
+        """Return whether the coordinator plans which process hosts which group."""
+        return self.server_processes > 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,6 +193,9 @@ class Lost:
 
     reason: str
     """Bounded and without control characters, whoever gave it."""
+
+    step: int | None = None
+    """In sync, from which step on it takes no part; None while that isn't agreed on."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", _fit(self.reason))
@@ -183,8 +221,14 @@ class JobRecord:
     launch: str = ""
     """Launch that the run belongs to; empty for none."""
 
+    shrinks: bool = False
+    """Whether sync goes on without a worker that died and doesn't come back."""
+
     run_id: int = 0
     """A random number, by which a data folder is known to be of this run; 0 for none."""
+
+    plan: Mapping[str, Any] | None = None
+    """``Plan.to_wire()``; None where each pserver is a process of its own."""
 
     def to_fields(self) -> dict[str, str]:
         """Return the record as the registry's hash keeps it."""
@@ -201,17 +245,26 @@ class JobRecord:
             fields["orders"] = self.orders.to_json()
         if self.launch:
             fields["launch"] = self.launch
+        if self.shrinks:
+            fields["shrinks"] = "1"
         if self.run_id:
             fields["run_id"] = str(self.run_id)
+        if self.plan is not None:
+            fields["plan"] = json.dumps(dict(self.plan))
         return fields
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, bytes]) -> "JobRecord | None":
-        """Rebuild a record; None when the registry holds none."""
+        """Rebuild a record; None when the registry holds none.
+
+        Raises:
+            ValueError: if it isn't one that this class has written.
+        """
         state = fields.get("state", b"").decode()
         if not state:
             return None
-        assert state in get_args(State), "only this class writes it"
+        if state not in get_args(State):
+            raise ValueError(shortened(state, 100))
         sizes, failure = fields.get("sizes"), fields.get("failure")
         placement, orders = fields.get("placement"), fields.get("orders")
         return cls(
@@ -222,7 +275,9 @@ class JobRecord:
             lost=tuple(Lost(**each) for each in json.loads(fields.get("lost", b"[]"))),
             orders=Orders.from_json(orders) if orders else Orders(),
             launch=fields.get("launch", b"").decode(),
+            shrinks=fields.get("shrinks") == b"1",
             run_id=int(fields.get("run_id", b"0")),
+            plan=json.loads(fields["plan"]) if fields.get("plan") else None,
         )
 
 
@@ -254,6 +309,9 @@ class Voucher:
     alive: Mapping[str, int] = field(default_factory=dict)
     """Process ids by ``role:index`` of the processes that it sees alive."""
 
+    scales: bool = False
+    """Whether it starts as many processes for pservers as the plan wants."""
+
     def to_json(self) -> str:
         """Return the record as the registry keeps it."""
         return json.dumps(asdict(self))
@@ -282,6 +340,12 @@ class Snapshot:
     facts: Mapping[MemberKey, Mapping[str, Any]] = field(default_factory=dict)
     released: Mapping[str, Release] = field(default_factory=dict)
     """The latest release of each barrier, by name."""
+
+    known: JobRecord | None = None
+    """What a member has read last of the record, for a coordinator that finds none."""
+
+    passed: Sequence[Mapping[str, int]] = ()
+    """How often members have passed each barrier, as they said when Redis was empty."""
 
     vouchers: Mapping[str, tuple[int, Voucher]] = field(default_factory=dict)
     """By the launcher's part. The number changes with each renewal, and means no more."""

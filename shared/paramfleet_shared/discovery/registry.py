@@ -18,7 +18,7 @@ from paramfleet_shared.discovery.records import (
     MemberKey,
     end_to_text,
 )
-from paramfleet_shared.discovery.redis.scripts import BEAT, FAIL, PUT, Keys
+from paramfleet_shared.discovery.redis.scripts import BEAT, FAIL, PUT, RESTORE, Keys
 from paramfleet_shared.discovery.redis.store import RedisStore
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "field_of",
     "raise_if_fenced",
     "read_hash",
+    "read_record",
 ]
 
 RETENTION_MS = 24 * 3600 * 1000
@@ -95,8 +96,7 @@ class Registry:
 
     async def read_job(self, epoch: int) -> JobRecord | None:
         """Return the decisions about a run."""
-        key = self._keys.of_run(epoch)[3]
-        return JobRecord.from_fields(read_hash(await self._store.command("HGETALL", key)))
+        return await read_record(self._store, self._keys, epoch)
 
     async def read_members(self, epoch: int) -> list[Member]:
         """Return the members of a run, in no order."""
@@ -151,13 +151,26 @@ class Registry:
             EpochEndedError: if another run of the job has begun.
             NoRedisError: if Redis doesn't answer.
         """
-        arguments = (member.to_json(), end_to_text(end, why), facts)
-        _, job, num_coordinators = await self._fenced(
+        read = (self._keys.of_decisions(epoch), self._keys.of_job("coordinator"))
+        arguments = (member.to_json(), end_to_text(end, why), facts, *read)
+        _, job, num_coordinators, failure = await self._fenced(
             BEAT, member, epoch=epoch, arguments=arguments
         )
-        return JobView(
-            job=JobRecord.from_fields(read_hash(job)), has_coordinator=bool(num_coordinators)
-        )
+        return JobView(job=_record_of(job, failure), has_coordinator=bool(num_coordinators))
+
+    async def restore(
+        self, member: Member, *, epoch: int, record: JobRecord, passed: Mapping[str, int]
+    ) -> None:
+        """Say what is known of a run that Redis has lost, for a coordinator that lost it, too.
+
+        Args:
+            member: Who says it.
+            epoch: The run.
+            record: The decisions that it has read last.
+            passed: How often it has passed each barrier.
+        """
+        known = json.dumps({"record": record.to_fields(), "passed": dict(passed)})
+        await self._fenced(RESTORE, member, epoch=epoch, arguments=(known,))
 
     async def fail(
         self, member: Member, *, epoch: int, reason: str, of: MemberKey | None = None
@@ -165,7 +178,8 @@ class Registry:
         """End the job with a failure, this member's or that ``of`` another; the first stays."""
         role, index = of or member.key
         failure = Failure(role=role, index=index, reason=reason)
-        await self._fenced(FAIL, member, epoch=epoch, arguments=(failure.to_json(),))
+        arguments = (failure.to_json(), self._keys.of_decisions(epoch))
+        await self._fenced(FAIL, member, epoch=epoch, arguments=arguments)
 
     async def put(
         self,
@@ -207,7 +221,7 @@ class Registry:
     ) -> list[Any]:
         answer = await self._store.run(
             script,
-            self._keys.of_run(epoch, *more),
+            self._keys.of_member(epoch, *more),
             (epoch, field_of(*member.key), member.incarnation, RETENTION_MS, *arguments),
             timeout_s=_PAYLOAD_TIMEOUT_S if script is PUT else None,
         )
@@ -239,6 +253,23 @@ def raise_if_fenced(answer: list[Any], member: Member, *, job: str, epoch: int) 
         )
     if answer[0] == b"epoch":
         raise EpochEndedError(job=job, epoch=epoch, newest=int(answer[1]))
+
+
+async def read_record(store: RedisStore, keys: Keys, epoch: int) -> JobRecord | None:
+    """Return the decisions about a run, which has failed as soon as a member has told so.
+
+    Raises:
+        NoRedisError: if Redis doesn't answer.
+    """
+    failure = await store.command("HGET", keys.of_failure(epoch), "failure")
+    return _record_of(await store.command("HGETALL", keys.of_decisions(epoch)), failure)
+
+
+def _record_of(job: Any, failure: bytes | None) -> JobRecord | None:
+    fields = read_hash(job)
+    if failure and "failure" not in fields and fields.get("state") != b"finished":
+        fields |= {"failure": failure, "state": b"failed"}
+    return JobRecord.from_fields(fields)
 
 
 def field_of(role: str, index: int) -> str:

@@ -26,14 +26,16 @@ from paramfleet_shared.discovery.errors import (
     WorkersOnlyError,
 )
 from paramfleet_shared.discovery.joining import Entry, enter
-from paramfleet_shared.discovery.life import JobLife
-from paramfleet_shared.discovery.outages import Outages
+from paramfleet_shared.discovery.membership.life import JobLife
+from paramfleet_shared.discovery.membership.outages import Outages
+from paramfleet_shared.discovery.membership.planning import PlanCaller
 from paramfleet_shared.discovery.placement import Placement
 from paramfleet_shared.discovery.records import End, JobRecord, Lost, Member
 from paramfleet_shared.discovery.redis.store import outlast
 from paramfleet_shared.discovery.registry import Registry
 from paramfleet_shared.errors import FleetError, JobFailedError
 from paramfleet_shared.net.rpc.tracing import Tracing
+from paramfleet_shared.settings import hurting
 from paramfleet_shared.settings.config import JobSettings
 from paramfleet_shared.system.clock import Clock
 
@@ -56,6 +58,7 @@ class JobSession:
     def __init__(self, entry: Entry, *, settings: JobSettings, clock: Clock) -> None:
         admission = entry.admission
         self._settings = settings
+        self.job: str = settings.job
         self._store = entry.store
         self._registry = Registry(entry.store, job=settings.job)
         self._channel = entry.channel
@@ -67,8 +70,9 @@ class JobSession:
             member=admission.member,
             job=settings.job,
             clock=clock,
-            passed=admission.released,
+            passed=admission.released if admission.sizes.elastic else {},
         )
+        self._released, self._arrived = admission.released, admission.arrived
         self.board = Board(self._registry, admission.member, self.epoch, self._insist)
         self._facts = ""
         self._end: End = ""
@@ -76,10 +80,19 @@ class JobSession:
         self.life = self._life = JobLife()
         self.member: Member = admission.member
         self.elastic: bool = admission.sizes.elastic
+        self.returning: bool = admission.sizes.returning
         self.late: bool = admission.late
         self.worker_num: int = admission.known_workers
         self.server_num: int = admission.sizes.server_num
         self.num_shards: int = admission.sizes.num_shards
+        if settings.chaos:
+            own = self.member
+            hurting.allow(own.role, own.index, own.incarnation, clock)
+        self.planning = PlanCaller(
+            entry.channel, member=admission.member, job=settings.job, life=self.life
+        )
+        """For a process that hosts planned groups."""
+        self.replicas: int = admission.sizes.replicas
 
     @classmethod
     async def join(  # noqa: PLR0913 (all but the first by keyword)
@@ -94,6 +107,9 @@ class JobSession:
         tracing: Tracing | None = None,
         durable: bool = False,
         holds_run: int = 0,
+        process: str = "",
+        succeeds: int = 0,
+        nonce: str = "",
     ) -> "JobSession":
         """Become a member; start ``run`` at once after, because the lease runs from here.
 
@@ -101,7 +117,7 @@ class JobSession:
 
         Args:
             settings: The job's settings.
-            role: ``pserver`` or ``worker``.
+            role: ``pserver``, ``worker``, or ``process`` of one that hosts planned groups.
             index: The index it must have; None for the lowest free one.
             endpoint: ``host:port`` of its data plane, which must serve already; or empty.
             admin: ``host:port`` of its admin address; or empty.
@@ -110,6 +126,10 @@ class JobSession:
             durable: Whether the member's part of the training outlives its process.
             holds_run: The run whose data folder of the index this process has locked; 0 for
                 none. Only with it a process takes a durable pserver's place in a training.
+            process: Of a planned group: the process that hosts it, as ``ProcessId.text``.
+            succeeds: Of a planned group: the term that is gone on from; 0 begins it.
+            nonce: Of a request whose outcome isn't known and that this one repeats: it gets the
+                place that the former one was given. Empty for a request of its own.
 
         Raises:
             NoRedisError: if Redis doesn't answer within ``join_timeout_s``.
@@ -136,6 +156,9 @@ class JobSession:
             tracing=tracing,
             durable=durable,
             holds_run=holds_run,
+            process=process,
+            succeeds=succeeds,
+            nonce=nonce,
         )
         admission = entry.admission
         facts = {"role": role, "index": admission.member.index, "epoch": admission.epoch}
@@ -174,8 +197,26 @@ class JobSession:
         return self._life.placement
 
     def has_passed(self, barrier: str) -> bool:
-        """Return whether a barrier let workers go that this one is level with."""
-        return self._barriers.next_generation(barrier) > 1
+        """Return whether a barrier let workers go that this one is level with.
+
+        A worker that was started again is level with those that its former process took part
+        in. It goes through those of its script's beginning once more, and they let it go at
+        once.
+        """
+        return self._barriers.next_generation(barrier) > 1 or barrier in self._released
+
+    def may_shrink(self) -> None:
+        """Have the coordinator know, before a barrier lets go, that workers may be given up."""
+        self._barriers.shrinks = True
+
+    def level_with_former(self) -> None:
+        """Count barriers that a former process of this worker had come to.
+
+        To be called when this one has taken a step, so has come to where that one was.
+        """
+        if self._arrived:
+            self._barriers.level_with(self._arrived)
+            self._arrived = {}
 
     async def run(self, *, after_beat: Callable[[], None] | None = None) -> None:
         """Renew the lease until the job ends; returns when it has finished, or after ``leave``.
@@ -202,6 +243,7 @@ class JobSession:
             except NoRedisError as error:
                 outages.note_silence(error)
             else:
+                hurting.take(self._life.orders.hurts)
                 if after_beat is not None:
                     after_beat()
                 if outages.note_answer(asked_at=now, has_coordinator=has_coordinator):
@@ -329,13 +371,21 @@ class JobSession:
         own = JobFailedError(role=self.member.role, index=self.member.index, reason=reason)
         self._life.end_badly(own)
 
-    async def give_up(self, reason: str) -> None:
-        """End this member's part badly: an elastic job goes on without it, another fails.
+    async def give_up(self, reason: str, *, may_return: bool = False) -> None:
+        """End this member's part badly.
+
+        An elastic job goes on without a worker, and one whose workers may return waits for
+        another process of it. Any other fails.
+
+        Args:
+            reason: Why.
+            may_return: Whether another process may do better.
 
         Raises:
             NoRedisError: if Redis stays away for ``call_timeout_s``.
         """
-        if not self.elastic or self.member.role != "worker":
+        goes_on = self.elastic or (self.returning and may_return)
+        if not goes_on or self.member.role != "worker":
             await self.fail(reason)
         elif self._end == "":
             self._end, self._why = "lost", reason[:_MAX_REASON]
@@ -387,6 +437,12 @@ class JobSession:
         ) as error:  # fmt: skip
             self._life.end_badly(error)
             raise
+        known = self._life.record
+        if view.job is None and known is not None:
+            passed = {**self._released, **self._barriers.released}
+            await self._registry.restore(
+                self.member, epoch=self.epoch, record=known, passed=passed
+            )
         self._life.note(view.job)
         return view.has_coordinator
 

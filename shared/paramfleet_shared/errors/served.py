@@ -9,6 +9,16 @@ from typing import Any
 from typing_extensions import override
 
 from paramfleet_shared.errors import ContractError, IntegrityError, UnavailableError
+from paramfleet_shared.errors.following import (
+    CopyDamagedError,
+    FollowAgainError,
+    HandoverError,
+    MovedError,
+    NotExpectedError,
+    NotMovableError,
+    NotWholeError,
+    TooManyFollowersError,
+)
 from paramfleet_shared.errors.logs import (
     CommandTooLargeError,
     DataFolderError,
@@ -55,13 +65,16 @@ __all__ = [
     "AnswerTooLargeError",
     "BadWeightError",
     "CommandTooLargeError",
+    "CopyDamagedError",
     "DataFolderError",
     "DiskFailingError",
     "DiskFullError",
     "ElasticModeError",
     "FencedError",
+    "FollowAgainError",
     "ForeignWriteError",
     "GeoRuleError",
+    "HandoverError",
     "KnownIdsGoneError",
     "LearningRateRefusedError",
     "LogBehindError",
@@ -71,11 +84,15 @@ __all__ = [
     "LogOfOtherJobError",
     "LogTermError",
     "ModeMismatchError",
+    "MovedError",
     "NonFiniteGradientError",
     "NonFiniteValuesError",
     "NotAMemberError",
     "NotDurableError",
+    "NotExpectedError",
     "NotKeptError",
+    "NotMovableError",
+    "NotWholeError",
     "OperationModeError",
     "OtherTermError",
     "ParkedStepError",
@@ -101,6 +118,7 @@ __all__ = [
     "StepTooEarlyError",
     "TablesDamagedError",
     "TablesNotDeclaredError",
+    "TooManyFollowersError",
     "TooManyVoidedError",
     "TotalIncompleteError",
     "TotalMismatchError",
@@ -199,6 +217,31 @@ class StepTooEarlyError(ContractError):
     sentence = (
         "worker {rank} pushed step {step} while step {next_step} is in progress: "
         "at most {max_ahead_steps} steps ahead are kept"
+    )
+
+
+class PartLostError(IntegrityError):
+    """A worker is gone together with its part of a step, which other pservers have."""
+
+    code = "integrity.part_lost"
+    rank: int
+    step: int
+    sentence = (
+        "worker {rank} is gone, and so is its part of step {step} here, which other pservers "
+        "have: it died together with this pserver; resume from a checkpoint"
+    )
+
+
+class VersionGoneError(IntegrityError):
+    """A worker that was started again asks for values of a step that are kept no more."""
+
+    code = "integrity.version_gone"
+    version: int
+    applied: int
+    kept: int
+    sentence = (
+        "the values after {version} steps are gone: {applied} are applied, and those of the "
+        "last {kept} are kept; resume from a checkpoint"
     )
 
 

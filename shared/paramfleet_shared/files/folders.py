@@ -9,6 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.files.addresses import (
+    Address,
+    FolderNameError,
+    place_of,
+    split_places,
+)
 
 __all__ = ["CheckpointDirs", "FolderNameError", "FolderNotAllowedError", "check_folder_name"]
 
@@ -18,15 +24,6 @@ _MAX_NAME_BYTES = 255
 _MAX_DEPTH = 100
 _SHOWN = 200
 """Characters of a wrong path that an error repeats."""
-
-
-class FolderNameError(ContractError):
-    """No folder can have this name, or what has it must stay."""
-
-    code = "contract.folder_name"
-    path: str
-    rule: str
-    sentence = "folder {path!r}: {rule}"
 
 
 class FolderNotAllowedError(ContractError):
@@ -67,10 +64,22 @@ def check_folder_name(path: str) -> None:
         rule = f"must be at most {_MAX_DEPTH} folders deep"
     elif not path.strip() and not rule:
         rule = "must not be empty"
-    elif not rule and Path(path).is_absolute() and not Path(path).name:
-        rule = "is the root of the file system: name a folder below it"
+    rule = rule or _wrong_place(place_of(path))
     if rule:
-        raise FolderNameError(path=path[:_SHOWN], rule=rule)
+        raise FolderNameError(path=_shown(path), rule=rule)
+
+
+def _shown(path: str) -> str:
+    place = place_of(path)
+    return (str(place) if isinstance(place, Address) else path)[:_SHOWN]
+
+
+def _wrong_place(place: Path) -> str:
+    """Return why no checkpoint can have this name; empty if one can."""
+    if isinstance(place, Address):
+        return place.problem
+    is_root = place.is_absolute() and not place.name
+    return "is the root of the file system: name a folder below it" if is_root else ""
 
 
 class CheckpointDirs:
@@ -89,9 +98,12 @@ class CheckpointDirs:
         """Return those of a setting: paths with ``os.pathsep`` between.
 
         Empty is the process's working folder.
+
+        Raises:
+            FolderNameError: as ``split_places``.
         """
-        named = [name for name in text.split(os.pathsep) if name] or ["."]
-        return cls([Path(name).expanduser().resolve() for name in named])
+        named = split_places(text) or ["."]
+        return cls([place_of(name).expanduser().resolve() for name in named])
 
     def require(self, path: str) -> Path:
         """Return a path with its symbolic links resolved, if it is one of these or below.
@@ -102,10 +114,10 @@ class CheckpointDirs:
         """
         check_folder_name(path)
         try:
-            resolved = Path(path).resolve()
+            resolved = place_of(path).resolve()
         except (OSError, RuntimeError, ValueError) as error:
             raise FolderNameError(
-                path=path[:_SHOWN], rule=f"can't be resolved: {error}"
+                path=_shown(path), rule=f"can't be resolved: {error}"
             ) from error
         if not any(resolved.is_relative_to(folder) for folder in self.folders):
             shown = [str(folder) for folder in self.folders]

@@ -154,6 +154,10 @@ class JobFolder:
         """Where the token for the job's commands is."""
         return self.path / "admin.token"
 
+    def arguments_file(self, server: int) -> Path:
+        """Where a pserver that a script runs keeps the script's arguments."""
+        return self.path / f"pserver-{server}.json"
+
     @property
     def admin_url_file(self) -> Path:
         """Where the coordinator's admin address is, once it serves."""

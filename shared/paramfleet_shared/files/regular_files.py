@@ -9,6 +9,8 @@ import stat
 from io import BufferedReader
 from pathlib import Path
 
+from paramfleet_shared.files.addresses import Address
+
 __all__ = ["CREATE", "open_regular", "read_regular", "write_regular"]
 
 CREATE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
@@ -42,6 +44,9 @@ def read_regular(path: Path, *, most_bytes: int, may_be_link: bool = False) -> b
         OSError: if the system refuses.
         ValueError: as ``open_regular``.
     """
+    if isinstance(path, Address):
+        with path.reading() as remote:
+            return remote.read(most_bytes)
     with open_regular(path, may_be_link=may_be_link) as file:
         return file.read(most_bytes)
 
@@ -52,6 +57,10 @@ def write_regular(path: Path, content: bytes) -> None:
     Raises:
         OSError: if the system refuses.
     """
+    if isinstance(path, Address):
+        with path.writing() as remote:
+            remote.write(content)
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     with os.fdopen(os.open(path, CREATE, 0o666), "wb") as file:
         file.write(content)

@@ -10,13 +10,16 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from paramfleet_shared.files.addresses import Address
 from paramfleet_shared.files.documents import MAX_DOCUMENT_BYTES, read_document, whole
 from paramfleet_shared.files.regular_files import CREATE, open_regular
 from paramfleet_shared.system.memory import machine_memory
@@ -25,8 +28,10 @@ from paramfleet_shared.values.texts import shown
 __all__ = [
     "TensorFile",
     "Written",
+    "created",
     "map_proven",
     "map_tensors",
+    "proven_pieces",
     "read_tensors",
     "write_tensors",
 ]
@@ -78,13 +83,11 @@ def write_tensors(
     # As the library has them: the widest first, so that each starts at a multiple of its size.
     names = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))
     digest, num_bytes = hashlib.sha256(), 0
-    with os.fdopen(os.open(path, CREATE, 0o666), "wb") as file:
+    with created(path) as file:
         for piece in chain([_header(arrays, names, metadata)], _pieces(arrays, names)):
             file.write(piece)
             digest.update(piece)
             num_bytes += len(piece)
-        file.flush()
-        os.fsync(file.fileno())
     return Written(num_bytes, digest.hexdigest())
 
 
@@ -96,9 +99,7 @@ def read_tensors(path: Path, *, num_bytes: int, sha256: str) -> TensorFile:
         ValueError: if it isn't a regular file, there is no memory for it, or length, SHA-256 or
             contents aren't as they must be.
     """
-    with open_regular(path) as file:
-        if os.fstat(file.fileno()).st_size != num_bytes:
-            raise ValueError("its length is another")
+    with _opened(path, num_bytes) as file:
         free = machine_memory().free
         if num_bytes > free:  # what Linux hands out without having it ends the process
             problem = f"its {num_bytes:,} bytes don't fit into the {free:,} that are free"
@@ -137,15 +138,74 @@ def map_proven(path: Path, *, num_bytes: int, sha256: str) -> TensorFile:
         ValueError: if it isn't a regular file, or length, SHA-256 or contents aren't as they
             must be.
     """
-    with open_regular(path) as file:
-        if os.fstat(file.fileno()).st_size != num_bytes:
-            raise ValueError("its length is another")
+    with _opened(path, num_bytes) as file, ExitStack() as stack:
+        local = None
+        if isinstance(path, Address):  # it is mapped from a copy, which goes with the map
+            local = stack.enter_context(TemporaryFile())
         digest, piece = hashlib.sha256(), memoryview(bytearray(PIECE_BYTES))
         while count := file.readinto(piece):
             digest.update(piece[:count])
+            if local is not None:
+                local.write(piece[:count])
         if digest.hexdigest() != sha256:
             raise ValueError("its SHA-256 is another")
-        return map_tensors(file)
+        if local is None:
+            return map_tensors(file)
+        local.flush()
+        return map_tensors(local)
+
+
+def proven_pieces(path: Path, *, num_bytes: int, sha256: str) -> Iterator[memoryview]:
+    """Yield a file's bytes, each piece until the next; at the end they are proven.
+
+    Raises:
+        OSError: if the system refuses.
+        ValueError: if it isn't a regular file, or length or SHA-256 aren't as they must be.
+    """
+    digest, piece = hashlib.sha256(), memoryview(bytearray(PIECE_BYTES))
+    with _opened(path, num_bytes) as file:
+        while count := file.readinto(piece):
+            digest.update(piece[:count])
+            yield piece[:count]
+    if digest.hexdigest() != sha256:
+        raise ValueError("its SHA-256 is another")
+
+
+@contextmanager
+def created(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file for writing; it is on the disk when the block has ended.
+
+    Raises:
+        OSError: if the system refuses.
+    """
+    if isinstance(path, Address):
+        with path.writing() as remote:
+            yield remote
+        return
+    with os.fdopen(os.open(path, CREATE, 0o666), "wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def _opened(path: Path, num_bytes: int) -> Iterator[Any]:
+    """Open a file of a length for reading.
+
+    Raises:
+        OSError: if the system refuses.
+        ValueError: if it isn't a regular file, or its length is another.
+    """
+    if isinstance(path, Address):
+        if path.lstat().st_size != num_bytes:
+            raise ValueError("its length is another")
+        with path.reading() as remote:
+            yield remote
+        return
+    with open_regular(path) as file:
+        if os.fstat(file.fileno()).st_size != num_bytes:
+            raise ValueError("its length is another")
+        yield file
 
 
 def _header(

@@ -253,6 +253,10 @@ class TlsEnd(Protocol):
         """Return why a peer with a certificate isn't spoken to; empty if it is."""
         ...
 
+    def role_of(self, certificate: Mapping[str, Any] | None) -> str:
+        """Return which role a peer has that is spoken to."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class _MembersEnd:
@@ -270,6 +274,12 @@ class _MembersEnd:
     def refusal(self, certificate: Mapping[str, Any] | None) -> str:
         """Return why a peer with a certificate isn't spoken to; empty if it is."""
         return self.tls.refusal(certificate, self.roles)
+
+    def role_of(self, certificate: Mapping[str, Any] | None) -> str:
+        """Return which role a peer has that is spoken to."""
+        name = member_of(certificate or {})
+        assert name is not None, "who has none is refused"
+        return name.role
 
 
 def _date_of(text: str) -> datetime:

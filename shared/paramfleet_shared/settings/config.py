@@ -93,6 +93,9 @@ class JobSettings(SecuritySettings):
     traces: Literal["none", "otlp"] = "none"
     """Whether calls are traced, and sent by OTLP to where the OTEL_ variables say."""
 
+    chaos: bool = False
+    """Whether `paramfleet chaos` may hurt this process: for a trial of a job's recovery."""
+
     lease_ttl_s: float = 4.0
     """Seconds of silence after which a member is dead."""
 

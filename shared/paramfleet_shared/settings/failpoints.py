@@ -17,14 +17,15 @@ called ``arm`` has none.
 
 import errno
 import logging
+import math
 import os
 import re
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
 
+from paramfleet_shared.settings.points import DEFECTS, FAILPOINTS, Failpoint
 from paramfleet_shared.settings.ranges import SettingError
 from paramfleet_shared.system.clock import SystemClock
 
@@ -38,6 +39,8 @@ __all__ = [
     "Failpoint",
     "Planned",
     "arm",
+    "be_full",
+    "call_at",
     "disarm",
     "failpoint",
     "has_defect",
@@ -65,66 +68,13 @@ _ENTRY = re.compile(
 )
 
 
-class Failpoint(NamedTuple):
-    """One point of the code."""
-
-    role: str
-    """Of the process that has it."""
-    sentence: str
-    """When it is reached."""
-    writes: bool = False
-    """Whether the disk is written there, and so may be full."""
-
-
-FAILPOINTS: Final[Mapping[str, Failpoint]] = {
-    "before_apply": Failpoint("pserver", "A command is about to be executed."),
-    "after_apply_before_log": Failpoint(
-        "pserver", "A command was executed, and isn't in the log yet."
-    ),
-    "after_log_before_answer": Failpoint(
-        "pserver", "A change is in the log's memory, and its answer isn't sent."
-    ),
-    "before_write": Failpoint(
-        "pserver", "Commands are about to be written to the log's file.", writes=True
-    ),
-    "before_sync": Failpoint(
-        "pserver", "They are written, and the file isn't synced.", writes=True
-    ),
-    "after_sync": Failpoint("pserver", "They are synced, and nobody knows it."),
-    "snapshot_half_written": Failpoint(
-        "pserver", "A snapshot's file has its first message.", writes=True
-    ),
-    "before_join_answer": Failpoint(
-        "pserver", "A worker has joined a pserver that came back, and isn't told yet."
-    ),
-    "while_replaying": Failpoint(
-        "pserver", "A command of the log is about to be executed again."
-    ),
-    "before_send": Failpoint("worker", "A change is in the outbox, and isn't sent."),
-    "after_answer": Failpoint("worker", "All pservers have answered a change."),
-    "before_placement_written": Failpoint(
-        "coordinator", "What was decided of the job is about to be written to the registry."
-    ),
-    "after_placement_written": Failpoint(
-        "coordinator", "It is written, and no newcomer is told."
-    ),
-}
-"""Every point, by the name that the code calls ``failpoint`` with."""
-
-DEFECTS: Final[Mapping[str, str]] = {
-    "durable_before_log": "Changes are reported durable when they are executed.",
-    "windows_left_out": "Which changes were taken is in no snapshot.",
-}
-"""Bugs that tests of ``paramfleet verify`` plant, to see that it finds them."""
-
-
 @dataclass(slots=True)
 class Planned:
     """What happens at a point of one process."""
 
     point: str
     action: str
-    """``kill``, ``stop``, ``full`` or ``delay``."""
+    """``kill``, ``stop``, ``full``, ``delay`` or ``call``."""
     delay_s: float
     first: int
     """The first time that it happens, counted from 1."""
@@ -136,6 +86,10 @@ class Planned:
     """None for any."""
     reached: int = 0
     """How often the point was reached."""
+    until: float = math.inf
+    """When it ends, by the system's clock."""
+    call: Callable[[], None] | None = None
+    """What is called there; for the action ``call``."""
 
     def concerns(self, role: str, index: int | None, life: int) -> bool:
         """Return whether it is for a process."""
@@ -191,6 +145,21 @@ def arm(environment: Mapping[str, str], *, role: str, index: int | None = None) 
             log.warning("failpoint.armed", extra=facts)
     for name in sorted(defects):
         log.warning("defect.planted", extra={"defect": name})
+
+
+def call_at(point: str, nth: int, call: Callable[[], None]) -> None:
+    """Have something called when a point is reached for the nth time from now, once."""
+    _add(Planned(point, "call", delay_s=0.0, first=nth, last=nth, life=1, call=call))
+
+
+def be_full(point: str, *, first: int, until: float) -> None:
+    """Have the disk be full at a point, from the nth time from now, until a time."""
+    _add(Planned(point, "full", delay_s=0.0, first=first, last=_MOST, life=1, until=until))
+
+
+def _add(planned: Planned) -> None:
+    """Add one; threads that are at a point go on with those that they have."""
+    _armed[planned.point] = [*_armed.get(planned.point, ()), planned]
 
 
 def disarm() -> None:
@@ -278,6 +247,11 @@ def _act(planned: Planned) -> None:
     Raises:
         OSError: that the disk is full.
     """
+    if planned.call is not None:
+        planned.call()
+        return
+    if planned.action == "full" and SystemClock().monotonic() >= planned.until:
+        return
     if planned.action == "full":
         raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)} ({VARIABLE})")
     if planned.action == "delay":

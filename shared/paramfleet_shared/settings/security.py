@@ -19,7 +19,8 @@ class SecuritySettings:
 
     checkpoint_dirs: str = ""
     """Folders below which a pserver saves and loads checkpoints for others, with ':' between
-    (os.pathsep); symbolic links are resolved. Empty is its working folder."""
+    (os.pathsep), addresses such as s3://bucket/kept among them; symbolic links are resolved.
+    Empty is its working folder."""
 
     redis_user: str = ""
     """User of the registry's access list; empty takes that of the address."""

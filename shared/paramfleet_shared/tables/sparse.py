@@ -19,7 +19,18 @@ from paramfleet_shared.tables.kernels.reads import Table, fill_new_rows, pull_ro
 from paramfleet_shared.tables.kernels.rows import Layout, gather, scatter
 from paramfleet_shared.tables.kernels.rules import Step, step_of
 from paramfleet_shared.tables.kernels.steps import Chains, chain, step_chains, step_rows
-from paramfleet_shared.tables.memory.image import IndexCounts, ShardImage
+from paramfleet_shared.tables.memory.changes import (
+    LAST_GENERATION,
+    NO_MARKS,
+    Changed,
+    ChangeMarks,
+)
+from paramfleet_shared.tables.memory.image import (
+    ImageRows,
+    IndexCounts,
+    RowSpace,
+    ShardImage,
+)
 from paramfleet_shared.tables.memory.prefault import Lookahead
 from paramfleet_shared.tables.memory.reservation import default_max_rows, reserve
 from paramfleet_shared.tables.rows.layout import VALUE, RowLayout
@@ -27,6 +38,9 @@ from paramfleet_shared.tables.rowstore import Mark, SlotIndex, as_floats, check_
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 
 __all__ = ["Places", "SparseShard"]
+
+_UNMARKED = (NO_MARKS, np.uint8(0))
+"""What kernels get where no changes are marked."""
 
 INDEX_BYTES = 24
 """What the index takes of a row: its id, and its part of a line."""
@@ -98,6 +112,9 @@ class SparseShard:
         self._lookahead = Lookahead(floats)
         self._num_pushes = 0
         self._images: list[ShardImage] = []
+        self._changes: ChangeMarks | None = None
+        """What changed since a save, if that was asked for."""
+        self._marks = _UNMARKED
         self._slots = np.empty(0, np.int64)
         self._chains = _chains_for(0)
 
@@ -132,7 +149,8 @@ class SparseShard:
     @property
     def num_bytes(self) -> int:
         """Return the memory in use by rows and index."""
-        return self.layout.row_bytes * self.num_slots + self._index.num_bytes
+        marks = 0 if self._changes is None else self.num_slots
+        return self.layout.row_bytes * self.num_slots + self._index.num_bytes + marks
 
     def prefault(self, num_rows: int) -> None:
         """Make the pages now that so many rows need; inserts then wait for none.
@@ -225,7 +243,7 @@ class SparseShard:
         self._put_aside(ids)
         if unique:
             before = self._index.mark()
-            outcome = step_rows(numbers, self._rows, keys, flat_grads)
+            outcome = step_rows(numbers, self._rows, keys, flat_grads, self._marks)
             self._made_since(before)
             if outcome != DONE:
                 raise self._index.full()
@@ -238,6 +256,7 @@ class SparseShard:
         chains = Chains(places, *self._chains[1:])
         counts = chain(chains, slots)
         step_chains(numbers, self._rows, chains, counts, keys, flat_grads)
+        self._note_changed(slots)
 
     def create(self, ids: NDArray[np.int64]) -> None:
         """Make rows of those ids, int64 [n], that are unknown.
@@ -276,6 +295,7 @@ class SparseShard:
         if states.size:
             flat_states = as_input(states, np.float32).reshape(-1)
             scatter(self._rows.floats, pitch, slots, flat_states, (first_state, pitch))
+        self._note_changed(slots)
 
     def find(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the places of ids' rows, or -1: int64 [n].
@@ -299,7 +319,12 @@ class SparseShard:
         """
         self._put_aside(ids)
         slots = self._index.remove(ids)
-        return slots[slots >= 0]
+        is_gone = slots >= 0
+        if self._changes is not None:
+            gone = np.array(ids[is_gone], np.int64)
+            if not self._changes.note_removed(gone, num_places=self.num_slots):
+                self.end_marks()
+        return slots[is_gone]
 
     def release(self, slots: NDArray[np.int64]) -> None:
         """Give places, int64 [n] as of ``remove``, each once, to new rows."""
@@ -390,16 +415,26 @@ class SparseShard:
         where = self._index.live(start, start + count)
         return self.ids()[where].copy(), *self._columns(self._floats[where])
 
-    def image(self) -> ShardImage:
+    def image(self, *, save: str = "", since: str = "") -> ShardImage:
         """Take an image of the rows: ``read_image`` returns them as they are now.
 
         It costs a copy of each row that changes before it is read, until ``end_image``.
+
+        Args:
+            save: The name of the save that it is for, if changes are to be marked from now on.
+            since: The name of an earlier one: the image says what changed since, if known.
         """
         counts = IndexCounts(self._index.free_slots(), self.num_turns, self._num_pushes)
         image = ShardImage(self.num_slots, self._rows.layout.pitch, self._growth, counts)
         image.keep_ids(counts.free, self.ids())
         self._images.append(image)
+        if save:
+            image.changed = self._mark_from(save, since)
         return image
+
+    def end_marks(self) -> None:
+        """Mark no changes any more: the next save is a whole one."""
+        self._changes, self._marks = None, _UNMARKED
 
     def image_places(
         self, image: ShardImage, start: int, count: int
@@ -418,7 +453,7 @@ class SparseShard:
         return image.places(start, stop, self.ids(), self._index.live(start, stop))
 
     def read_image(
-        self, image: ShardImage, start: int, count: int
+        self, image: ShardImage, start: int, count: int, *, changed: bool = False
     ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]:
         """Return ids [n], values [n, D] and states [n, W] as they were, in order of places.
 
@@ -426,14 +461,53 @@ class SparseShard:
             image: It, of this shard.
             start: First place: the one after those that were read.
             count: How many, fewer where they ended; those without a row are left out.
+            changed: Whether rows are left out that haven't changed since the image's earlier
+                save. Some may be there that changed after the image.
 
         Raises:
             TableMemoryError: if there was no memory for the rows that changed since.
         """
         stop = min(start + count, image.num_places)
         live = self._index.live(start, stop)
-        ids, floats = image.read(start, stop, self.ids(), self._floats, live)
-        return ids, *self._columns(floats)
+        only = None
+        if changed and self._changes is not None and image.changed is not None:
+            only = self._changes.marks[start:stop] > image.changed.since
+        rows = image.read(start, stop, live, only=only)
+        dim, _, pitch, first_state = self._rows.layout
+        space = RowSpace(
+            np.empty(rows.num_rows, np.int64),
+            np.empty((rows.num_rows, dim), np.float32),
+            np.empty((rows.num_rows, pitch - first_state), np.float32),
+        )
+        self._copy_image(rows, space)
+        return space.ids, space.values, space.states
+
+    def copy_image(self, image: ShardImage, start: int, count: int, space: RowSpace) -> int:
+        """Copy rows as they were to the front of a space; return how many.
+
+        Args:
+            image: As of ``read_image``.
+            start: The same.
+            count: The same; at most the space's rows.
+            space: Where to.
+
+        Raises:
+            TableMemoryError: if there was no memory for the rows that changed since.
+        """
+        stop = min(start + count, image.num_places)
+        rows = image.read(start, stop, self._index.live(start, stop))
+        self._copy_image(rows, space)
+        return rows.num_rows
+
+    def _copy_image(self, rows: ImageRows, space: RowSpace) -> None:
+        """Copy the rows of an image to the front of a space."""
+        target = space.part(0, rows.num_rows)
+        target.ids[:] = self.ids()[rows.places]
+        self._copy_columns(self._floats[rows.places], target.values, target.states)
+        if len(rows.aside):
+            target.ids[rows.aside] = rows.ids
+            values, states = self._columns(rows.floats)
+            target.values[rows.aside], target.states[rows.aside] = values, states
 
     def end_image(self, image: ShardImage) -> None:
         """Put nothing aside for an image any more. May be repeated."""
@@ -448,10 +522,26 @@ class SparseShard:
         self, floats: NDArray[np.float32]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return copies of values [n, D] and states [n, W] of rows as they are kept."""
+        dim, _, _, first_state = self._rows.layout
+        shapes = [(len(floats), dim), (len(floats), floats.shape[1] - first_state)]
+        values, states = (np.empty(shape, np.float32) for shape in shapes)
+        self._copy_columns(floats, values, states)
+        return values, states
+
+    def _copy_columns(
+        self,
+        floats: NDArray[np.float32],
+        values: NDArray[np.float32],
+        states: NDArray[np.float32],
+    ) -> None:
+        """Copy values [n, D] and states [n, W] of rows as they are kept."""
         dim, value_pitch, _, first_state = self._rows.layout
-        kept = np.ascontiguousarray(floats).view(self._rows.values.dtype)
-        values = as_floats(kept.reshape(-1, value_pitch)[:, :dim])
-        return values, floats[:, first_state:].copy()
+        if self._rows.values.dtype == np.float32:
+            values[:] = floats[:, :dim]
+        else:
+            kept = np.ascontiguousarray(floats).view(self._rows.values.dtype)
+            values[:] = as_floats(kept.reshape(-1, value_pitch)[:, :dim])
+        states[:] = floats[:, first_state:]
 
     def _put_aside(self, ids: NDArray[np.int64]) -> None:
         """Have images keep the rows of ids, int64 [n], that are about to change."""
@@ -460,8 +550,30 @@ class SparseShard:
             for image in self._images:
                 image.keep(places, self.ids(), self._floats)
 
+    def _mark_from(self, save: str, since: str) -> Changed | None:
+        """Mark what changes from now on; return what changed since an earlier save."""
+        if self._changes is not None and self._changes.is_over:
+            self.end_marks()
+        if self._changes is None:
+            self._changes, changed = ChangeMarks(self._index.max_rows, save), None
+        else:
+            changed = self._changes.end(save, since)
+        if self._changes.is_over:  # this save knows, and the next begins anew
+            self._marks = (self._changes.marks, np.uint8(LAST_GENERATION))
+        else:
+            self._marks = (self._changes.marks, np.uint8(self._changes.generation))
+        return changed
+
+    def _note_changed(self, places: slice | NDArray[np.int64]) -> None:
+        marks, mark = self._marks
+        if marks.size:
+            marks[places] = mark
+
     def _made_since(self, mark: Mark) -> None:
         """Act on rows that were made since a mark."""
+        if self._changes is not None:
+            for made in self._index.made_since(mark):
+                self._note_changed(made)
         if self._images:
             for made in self._index.made_since(mark):
                 if not isinstance(made, slice):  # places that were never used are in no image

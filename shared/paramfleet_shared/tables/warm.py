@@ -51,6 +51,8 @@ def warm(spec: TableSpec) -> None:
         shard.push(ids, rows, lr=0.0, step=1, unique=is_unique)
     shard.assign(*shard.export(0, 1))
     shard.read(ids)
+    shard.image()
+    shard.push(ids, rows, lr=0.0, step=1)
     shard.release(shard.remove(ids))
     unique, inverse, offsets = partition(route(ids, 1).ids, 1, by_id=True)
     are_in_shards(unique, offsets, first=0, num_shards=1)

@@ -84,6 +84,11 @@ class FaultPlan:
             case _:
                 return Verdict.DELIVER
 
+    async def on_hold(self, op: str) -> Verdict:
+        """Deliver the request: a plan holds replies only."""
+        del op
+        return Verdict.DELIVER
+
     async def on_reply(self, op: str) -> Verdict:
         """Decide about the next reply of ``op``."""
         match self._next("reply", op):

@@ -83,7 +83,9 @@ class Stage:
     def settings(self, **changes: Any) -> JobSettings:
         return JobSettings(**{**self.common, **changes})
 
-    def coordinator(self, **changes: Any) -> asyncio.Task[int | FleetError]:
+    def coordinator(
+        self, *, is_again: bool = False, **changes: Any
+    ) -> asyncio.Task[int | FleetError]:
         """Start a coordinator; the task's result is its exit status or error."""
         resolved: Resolved[CoordinatorSettings] = resolve(
             CoordinatorSettings,
@@ -94,7 +96,8 @@ class Stage:
 
         async def serve() -> int | FleetError:
             try:
-                return await Coordinator(resolved, clock=SystemClock()).serve()
+                made = Coordinator(resolved, clock=SystemClock(), is_again=is_again)
+                return await made.serve()
             except FleetError as error:
                 return error
 
@@ -149,6 +152,19 @@ class Stage:
             async with asyncio.timeout(LATE_S):
                 while True:
                     if len(await store.command("SMEMBERS", key)) >= count:
+                        return
+                    await asyncio.sleep(0.02)
+        finally:
+            await store.close()
+
+    async def standing_at_epoch(self, epoch: int) -> None:
+        """Return when every member that lives has said again that it is in a run."""
+        store = RedisStore(self.common["redis"], clock=SystemClock(), timeout_s=2.0)
+        key = Keys(self.common["job"]).of_run(epoch)[4]
+        try:
+            async with asyncio.timeout(LATE_S):
+                while True:
+                    if len(await store.command("HGETALL", key)) >= len(self._members):
                         return
                     await asyncio.sleep(0.02)
         finally:

@@ -110,6 +110,9 @@ REFUSED: list[tuple[str, bytes, dict[str, str], int]] = [
     ("workers/x/drain", b"{}", HEADS, 422),
     ("workers/7/drain", b"{}", HEADS, 404),
     ("pause", b"{}", HEADS, 409),
+    ("scale", b"{}", HEADS, 422),
+    ("scale", b'{"pservers": true}', HEADS, 422),
+    ("scale", b'{"pservers": 2}', HEADS, 409),
 ]
 
 

@@ -183,6 +183,37 @@ async def test_redis_and_the_coordinator_go_at_once_and_the_members_bring_both_b
         await go_on(job, workers, second)
 
 
+async def test_what_an_empty_redis_and_a_new_coordinator_lack_is_what_members_know(
+    stage: Any, own_redis: EmbeddedRedis, job_name: str
+) -> None:
+    """A worker that comes back then learns that the others train, and what they have passed."""
+    await own_redis.start()
+    async with stage(own_redis.url, job_name) as job:
+        sizes = {"worker_num": 2, "worker_return_s": 60.0}
+        first = job.coordinator(**sizes)
+        workers, _ = await job.crew(workers=2, pservers=1)
+        run_id = workers[0].session.run_id
+        placed = await workers[0].session.wait_placement()
+        await asyncio.gather(*(worker.session.barrier("start") for worker in workers))
+
+        own_redis.kill()
+        first.cancel()
+        await asyncio.wait([first])
+        await own_redis.start()
+        second = job.coordinator(is_again=True, **sizes)  # before any heartbeat
+        await job.standing_at_epoch(1)
+        await workers[1].die()
+        workers[1] = await job.join("worker", 1)
+
+        back = workers[1].session
+        assert (back.late, back.run_id, back.epoch) == (True, run_id, 1)
+        assert back.has_passed("start")
+        assert await back.wait_placement() == placed
+        await back.barrier("start")
+        back.level_with_former()
+        await go_on(job, workers, second)
+
+
 async def test_a_gather_whose_payloads_redis_lost_says_so(
     stage: Any, own_redis: EmbeddedRedis, job_name: str
 ) -> None:

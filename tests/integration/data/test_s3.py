@@ -1,14 +1,13 @@
 """Files on S3, served by a process of its own over HTTP."""
 
 import gzip
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.s3_server import serving_s3
 
 from paramfleet.data.parsing.slots import Slot
 from paramfleet.data.queue_dataset import QueueDataset
@@ -16,7 +15,6 @@ from paramfleet.data.reading.files import CannotReadFileError
 from paramfleet.runner.batches import list_files
 from paramfleet.runner.config.configuration import read_config
 from paramfleet.runner.config.settings import HyperParameters
-from paramfleet_shared.system.processes.keeping import tied
 
 pytest.importorskip("moto.server", reason="no S3 server is installed: dependency group test")
 s3fs = pytest.importorskip("s3fs", reason="no client of S3 is installed: dependency group test")
@@ -29,22 +27,8 @@ LOGIN = "anna,secret"
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """Start an S3 server; return its URL."""
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
-    server = subprocess.Popen(
-        tied(command), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
-    assert server.stderr is not None
-    try:
-        said = ""
-        for line in server.stderr:
-            said += line
-            if "Running on" in line:
-                break
-        assert "Running on" in said, said
-        yield said.rstrip().rpartition(" ")[2]
-    finally:
-        server.kill()
-        server.communicate()
+    with serving_s3() as url:
+        yield url
 
 
 @pytest.fixture

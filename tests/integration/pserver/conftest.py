@@ -79,6 +79,7 @@ class Worker:
         worker_num: int = 1,
         max_staleness: int | None = None,
         async_rate: str = "full",
+        on_worker_loss: str = "wait",
     ) -> list[Message]:
         replies = await self.ask(
             "declare",
@@ -88,6 +89,7 @@ class Worker:
             worker_num=worker_num,
             max_staleness=max_staleness,
             async_rate=async_rate,
+            on_worker_loss=on_worker_loss,
         )
         self.specs |= {spec.name: spec for spec in specs}
         return replies
@@ -120,6 +122,7 @@ class Worker:
         create: bool = False,
         min_version: int = 0,
         timeout_s: float = LATE_S,
+        **more: int,
     ) -> NDArray[np.float32]:
         spec = self.specs[table]
         wanted = np.asarray(ids if ids is not None else [], np.int64)
@@ -134,6 +137,7 @@ class Worker:
                 "rank": self.rank,
                 "min_version": min_version,
                 "parts": [{"table": table, "create": create}],
+                **more,
             }
             reply = await self.call(
                 server, "pull", Message(fields=fields, tensors=tensors), timeout_s
@@ -258,6 +262,7 @@ class Cluster:
         num_shards: int,
         faults: FaultHook,
         elastic: bool,
+        returning: bool = False,
         dirs: CheckpointDirs,
         **of_store: Any,
     ) -> None:
@@ -278,6 +283,7 @@ class Cluster:
                 server=index,
                 clock=CLOCK,
                 elastic=elastic,
+                returning=returning,
                 dirs=dirs,
             )
             self.routes.append(routes)

@@ -331,7 +331,9 @@ async def test_it_starts_from_a_checkpoint(job: Job, tmp_path: Path) -> None:
     )
     folder = tmp_path / "saved"
     saved = await channel.call(
-        "save", Message(fields={"dirname": str(folder)}), timeout_s=LATE_S
+        "save",
+        Message(fields={"rank": 0, "incarnation": 1, "dirname": str(folder)}),
+        timeout_s=LATE_S,
     )
     await channel.close()
     manifest = Manifest(

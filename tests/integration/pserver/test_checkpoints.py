@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from paramfleet_pserver.checkpoint import storage
+from paramfleet_shared.checkpoint.increments import Base, Increment, RemovedIds
 from paramfleet_shared.checkpoint.manifest import (
     CheckpointDamagedError,
     CheckpointWriteError,
@@ -21,6 +22,7 @@ from paramfleet_shared.checkpoint.manifest import (
     read_part,
     write_manifest,
 )
+from paramfleet_shared.checkpoint.saved_rows import load_rows
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message
 from paramfleet_shared.tables.spec import (
     InitializerSpec,
@@ -477,3 +479,95 @@ async def test_another_manifest_than_the_one_asked_for_is_refused_and_nothing_is
     await worker.ask("load", dirname=str(tmp_path), manifest=digest)
     answers = await worker.declare(ROWS, FLAT, EMPTY)
     assert [answer.fields["manifest"] for answer in answers] == [digest] * 2
+
+
+async def save_chained(
+    worker: Worker, folder: Path, save_id: str, since: Manifest | None
+) -> Manifest:
+    """Save what changed since another one, as the client does."""
+    chain = {"save": save_id, "since": "" if since is None else since.save}
+    replies = await worker.ask("save", dirname=str(folder), chain=chain)
+    assert {reply.fields["increment"] for reply in replies} == {since is not None}
+    increment = None
+    if since is not None:
+        wires = [wire for reply in replies for wire in reply.fields["removed"]]
+        removed = tuple(RemovedIds.from_wire(wire) for wire in wires)
+        base = Base(save=since.save, folder=f"save-{since.save[-1]}")
+        increment = Increment(base=base, removed=removed)
+    manifest = Manifest(
+        tables=tuple(SavedTable.from_wire(wire) for wire in replies[0].fields["tables"]),
+        files=tuple(
+            SavedFile.from_wire(wire) for reply in replies for wire in reply.fields["files"]
+        ),
+        increment=increment,
+        save=save_id,
+    )
+    write_manifest(folder, manifest)
+    return manifest
+
+
+@pytest.mark.parametrize("num_servers", [1, 2, 5])
+async def test_increments_load_together_with_what_they_are_of_on_any_number_of_servers(
+    start_servers: Start, tmp_path: Path, num_servers: int
+) -> None:
+    before = await trained(await start_servers(3), 2)
+    last = await save_chained(before, tmp_path / "save-0", "0" * 32, None)
+    for number in (1, 2, 3):
+        ids = np.array([*range(20 * number), 1000 + number], np.int64)
+        rows = np.ones((len(ids), 4), np.float32)
+        flat = np.full(37, number, np.float32)
+        await before.push({ROWS.name: (ids, rows), "flat": flat}, step=1 + number, lr=0.1)
+        await before.remove(ROWS.name, [40 + number * 2, 600], step=number)
+        folder = tmp_path / f"save-{number}"
+        last = await save_chained(before, folder, f"{number:032}", last)
+        changed = sum(file.rows for file in last.files if file.kind == "sparse")
+        assert len(ids) - 1 <= changed <= len(ids)
+    expected = by_id_of(tmp_path / "full", await save(before, tmp_path / "full"))
+
+    cluster = await start_servers(num_servers)
+    after = cluster.worker()
+    await after.ask("load", dirname=str(tmp_path / "save-3"), timeout_s=LATE_S)
+    again = await save(after, tmp_path / "again")
+
+    assert by_id_of(tmp_path / "again", again) == expected
+    alone = load_rows(tmp_path / "save-3", ROWS.name)
+    assert set(alone.ids.tolist()) == {id_ for table, id_ in expected if table == ROWS.name}
+
+
+def by_id_of(folder: Path, manifest: Manifest) -> dict[tuple[str, int], bytes]:
+    specs = {table.spec.name: table.spec for table in manifest.tables}
+    found = {}
+    for file in manifest.files:
+        part = read_part(folder, file, specs[file.table])
+        if part.ids is None:
+            for place in range(part.num_rows):
+                numbers = np.append(part.states[:, place], part.values[place])
+                found[file.table, part.start + place] = numbers.tobytes()
+            continue
+        for place, id_ in enumerate(part.ids.tolist()):
+            numbers = np.concatenate([part.values[place], part.states[place]])
+            found[file.table, id_] = numbers.tobytes()
+    return found
+
+
+async def test_a_server_that_does_not_know_the_other_save_writes_everything(
+    start_servers: Start, tmp_path: Path
+) -> None:
+    worker = await trained(await start_servers(2), 1)
+    chain = {"save": "1" * 32, "since": "0" * 32}
+    for reply in await worker.ask("save", dirname=str(tmp_path), chain=chain):
+        assert not reply.fields["increment"]
+    for wrong in ({"save": "x", "since": ""}, {"save": "1" * 32, "since": 3}, {}, 7):
+        with pytest.raises(MalformedMessageError):
+            await worker.ask("save", dirname=str(tmp_path), chain=wrong)
+
+
+async def test_after_a_load_nothing_is_known_of_earlier_saves(
+    start_servers: Start, tmp_path: Path
+) -> None:
+    worker = await trained(await start_servers(2), 1)
+    first = await save_chained(worker, tmp_path / "save-0", "0" * 32, None)
+    await worker.ask("load", dirname=str(tmp_path / "save-0"))
+    chain = {"save": "1" * 32, "since": first.save}
+    for reply in await worker.ask("save", dirname=str(tmp_path / "b"), chain=chain):
+        assert not reply.fields["increment"]

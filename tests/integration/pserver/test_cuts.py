@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from paramfleet.session.checkpoint.cuts import judge, save_everywhere
+from paramfleet.session.checkpoint.cuts import begin_everywhere, end_everywhere, judge
 from paramfleet.transport.pservers import PServers
 from paramfleet.transport.requests import Author
-from paramfleet_shared.checkpoint.cuts import PushesHeldError
+from paramfleet_shared.checkpoint.cuts import Cut, PushesHeldError, SaveGoneError
 from paramfleet_shared.checkpoint.manifest import (
     CheckpointWriteError,
     SavedFile,
@@ -23,7 +23,7 @@ from paramfleet_shared.checkpoint.manifest import (
 )
 from paramfleet_shared.errors import JobFailedError
 from paramfleet_shared.errors.served import FencedError, TablesNotDeclaredError
-from paramfleet_shared.net.wire.message import MalformedMessageError
+from paramfleet_shared.net.wire.message import MalformedMessageError, Message
 from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 from paramfleet_shared.testing.clock import FakeClock
@@ -46,6 +46,13 @@ IDS = np.arange(64)
 
 def ones() -> dict[str, Any]:
     return {"rows": (IDS, np.ones((64, 1), np.float32)), "flat": np.ones(8, np.float32)}
+
+
+async def save_everywhere(
+    pservers: PServers, author: Author, folder: str, **more: Any
+) -> tuple[list[Message], Cut]:
+    begun = await begin_everywhere(pservers, author, folder, **more)
+    return await end_everywhere(pservers, begun), begun.cut
 
 
 def begin(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -381,3 +388,118 @@ async def test_after_a_save_that_failed_nothing_is_held(
 
     await other.push(ones())
     assert await other.pull("flat") == pytest.approx(np.ones(8))
+
+
+async def test_a_save_that_is_apart_is_answered_when_its_image_is_taken(
+    start_servers: Start, tmp_path: Path
+) -> None:
+    saver, other = await started(start_servers)
+    begin_it: dict[str, Any] = {"dirname": str(tmp_path), "apart": "one"}
+    first = await saver.ask("save", **begin_it)
+    again = await saver.ask("save", **begin_it)  # as if the answer had been lost
+    assert [each.fields for each in again] == [each.fields for each in first]
+    await other.push(ones())
+
+    written = await saver.ask("saved", apart="one", wait_s=20, timeout_s=LATE_S)
+    assert all(each.fields["done"] for each in written)
+    assert sums_of(tmp_path, written) == {0.0}
+
+
+async def test_a_save_that_another_process_had_begun_is_gone(
+    start_servers: Start, tmp_path: Path
+) -> None:
+    saver, _ = await started(start_servers)
+    await saver.ask("save", dirname=str(tmp_path), apart="one")
+    await saver.ask("save", dirname=str(tmp_path), apart="two")
+
+    with pytest.raises(SaveGoneError):
+        await saver.ask("saved", apart="one", wait_s=0)
+    wrongs: list[dict[str, Any]] = [{"apart": "", "wait_s": 1}, {"apart": "two", "wait_s": 1e9}]
+    for wrong in wrongs:
+        with pytest.raises(MalformedMessageError):
+            await saver.ask("saved", **wrong)
+
+
+async def test_a_save_that_another_replaces_before_its_image_is_taken_is_gone_too(
+    start_servers: Start, tmp_path: Path
+) -> None:
+    saver, _ = await started(start_servers, mode="sync")
+    who = {"rank": saver.rank, "incarnation": saver.incarnation}
+    early = {**who, "dirname": str(tmp_path), "apart": "one", "min_version": 9}
+    waiting = begin(saver.call(0, "save", Message(fields=early), LATE_S))
+    await asyncio.sleep(0)
+    await saver.call(0, "status", Message(fields={}), LATE_S)  # comes behind it
+    await saver.ask("save", dirname=str(tmp_path), apart="two")
+
+    with pytest.raises(SaveGoneError):
+        await waiting
+
+
+async def test_a_save_begins_again_where_a_pserver_lets_pushes_go_on_too_early(
+    start_servers: Start, tmp_path: Path
+) -> None:
+    saver, _ = await started(start_servers)
+    holding = saver.cluster.routes[1]._checkpoints.holding
+    begin_save, found = holding.begin_save, list[bool]()
+
+    def once(name: str) -> bool:
+        if not found:  # as a process that has started since
+            holding.end(name)
+        found.append(begin_save(name))
+        return found[-1]
+
+    holding.begin_save = once  # type: ignore[method-assign]
+    async with pservers_of(saver) as (pservers, author):
+        _, cut = await save_everywhere(
+            pservers, author, str(tmp_path), in_sync=False, clock=SystemClock()
+        )
+
+    assert found == [False, True]
+    assert cut.consistent, cut
+
+
+async def test_a_former_self_gives_no_save_up_and_loads_nothing(
+    start_servers: Start, tmp_path: Path
+) -> None:
+    cluster = await start_servers(1)
+    old, new = cluster.worker(0, incarnation=1), cluster.worker(0, incarnation=2)
+    await old.declare(FLAT)
+    answers = await old.ask("save", dirname=str(tmp_path / "old"))
+    await new.declare(FLAT)
+    await new.push({"flat": np.ones(8, np.float32)})
+    await new.ask("save", dirname=str(tmp_path / "new"), apart="new")
+
+    wrongs: list[tuple[str, dict[str, Any]]] = [
+        ("save", {"dirname": str(tmp_path / "late"), "apart": "late"}),
+        ("save", {"dirname": str(tmp_path / "late")}),
+        ("saved", {"apart": "new", "wait_s": 0}),
+        ("load", {"dirname": str(tmp_path / "old")}),
+    ]
+    for operation, fields in wrongs:
+        with pytest.raises(FencedError):
+            await old.ask(operation, **fields)
+    (written,) = await new.ask("saved", apart="new", wait_s=20, timeout_s=LATE_S)
+
+    assert written.fields["done"]
+    assert sums_of(tmp_path / "new", [written]) == {1.0}
+    assert sums_of(tmp_path / "old", answers) == {0.0}
+    assert await new.pull("flat") == pytest.approx(np.ones(8))
+
+
+async def test_a_save_that_waits_for_a_step_is_refused_when_its_worker_is_replaced(
+    start_servers: Start, tmp_path: Path
+) -> None:
+    cluster = await start_servers(1)
+    old, new = cluster.worker(0, incarnation=1), cluster.worker(0, incarnation=2)
+    await old.declare(FLAT, mode="sync")
+    who = {"rank": 0, "incarnation": 1}
+    early = {**who, "dirname": str(tmp_path / "c"), "apart": "one", "min_version": 1}
+    waiting = begin(old.call(0, "save", Message(fields=early), LATE_S))
+    await asyncio.sleep(0)
+    await old.call(0, "status", Message(fields={}), LATE_S)  # comes behind it
+    await new.declare(FLAT, mode="sync")
+    await new.push({"flat": np.ones(8, np.float32)})
+
+    with pytest.raises(FencedError):
+        await waiting
+    assert not (tmp_path / "c").exists()

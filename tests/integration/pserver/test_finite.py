@@ -178,6 +178,7 @@ async def test_a_checkpoint_with_numbers_that_no_training_makes_is_refused(
     before = await worker.pull("flat")
     (saved,) = await worker.ask("save", dirname=str(tmp_path))
     document = {"format": "paramfleet-checkpoint", "version": 1, **saved.fields}
+    assert not document.pop("increment")
     (tmp_path / "manifest.json").write_text(json.dumps(document))
     spoil(tmp_path, column, number)
 

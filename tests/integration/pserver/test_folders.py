@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from paramfleet_shared.checkpoint.manifest import CheckpointWriteError, ManifestError
+from paramfleet_shared.checkpoint.increments import Base, Increment
+from paramfleet_shared.checkpoint.manifest import (
+    CheckpointWriteError,
+    Manifest,
+    ManifestError,
+    write_manifest,
+)
 from paramfleet_shared.files.folders import (
     CheckpointDirs,
     FolderNameError,
@@ -99,3 +105,18 @@ async def test_a_refusal_repeats_little_of_a_long_path(start_servers: Start) -> 
 
     with pytest.raises(ManifestError):
         await worker.ask("load", dirname=f"{tempfile.gettempdir()}/not-there")
+
+
+async def test_what_an_increment_builds_on_is_below_the_folders_too(
+    start_servers: Start, tmp_path: Path
+) -> None:
+    cluster = await start_servers(1, dirs=CheckpointDirs.of(str(tmp_path / "kept")))
+    write_manifest(tmp_path / "secret", Manifest(tables=(), files=(), save="a" * 32))
+    base = Base(save="a" * 32, folder="secret")
+    increment = Manifest(tables=(), files=(), increment=Increment(base=base), save="b" * 32)
+    write_manifest(tmp_path / "kept", increment)
+    worker = cluster.worker()
+    await worker.declare(FLAT)
+
+    with pytest.raises(FolderNotAllowedError, match="secret"):
+        await worker.ask("load", dirname=str(tmp_path / "kept"))

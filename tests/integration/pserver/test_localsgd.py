@@ -74,6 +74,31 @@ async def test_one_who_left_is_divided_by_no_more(start_servers: Start) -> None:
     assert fields["workers"] == 1
 
 
+@pytest.mark.parametrize("has_it", [0, 1])
+async def test_what_a_worker_sent_before_it_died_counts_once_on_every_server(
+    start_servers: Start, has_it: int
+) -> None:
+    """One server has it; the worker's next process trains those steps again."""
+    cluster = await start_servers(2, returning=True)
+    ada, bob = await crew(cluster, 2, SGD)
+    about = {"ack": 0, "max_rows": 1, "lr": 1.0}
+    sent = bob.messages({"flat": ramp(1.0)}, tensor="deltas", extra=lambda *_: about, step=2)
+    await bob.call(has_it, "exchange", sent[has_it])
+
+    new = cluster.worker(1, incarnation=2)
+    answers = await new.declare(SGD, mode="localsgd", worker_num=2)
+    assert sorted(answer.fields["step"] for answer in answers) == [0, 3]
+    again = new.messages({"flat": ramp(1.0)}, tensor="deltas", extra=lambda *_: about, step=2)
+    await new.send("exchange", again)
+    values, _ = await exchange(ada, ramp(0.0))
+    np.testing.assert_allclose(values, ramp(-0.5), rtol=1e-6)
+
+    later = new.messages({"flat": ramp(1.0)}, tensor="deltas", extra=lambda *_: about, step=5)
+    await new.send("exchange", later)
+    values, _ = await exchange(ada, ramp(0.0))
+    np.testing.assert_allclose(values, ramp(-1.0), rtol=1e-6)
+
+
 async def test_one_who_joins_late_is_divided_by_at_once(start_servers: Start) -> None:
     cluster = await start_servers(1, elastic=True)
     (ada,) = await crew(cluster, 1, SGD)

@@ -19,6 +19,7 @@ from paramfleet.transport.owner import LostChangesError
 from paramfleet.transport.pservers import PServers
 from paramfleet.transport.requests import Author, Read, ReadPlan, Write, write_messages
 from paramfleet_pserver.api.routes import OPERATIONS, Routes
+from paramfleet_pserver.durability.copies.registered import Copies
 from paramfleet_pserver.durability.log.core.batching import Buffer
 from paramfleet_pserver.durability.log.disk import Disk
 from paramfleet_pserver.durability.log.settings import LogSettings
@@ -32,6 +33,7 @@ from paramfleet_shared.checkpoint.manifest import (
     write_manifest,
     write_part,
 )
+from paramfleet_shared.discovery.errors import FencedError as RegistryFencedError
 from paramfleet_shared.discovery.placement import Placement
 from paramfleet_shared.errors.logs import (
     LogClosedError,
@@ -43,7 +45,8 @@ from paramfleet_shared.errors.served import NotKeptError
 from paramfleet_shared.files.folders import CheckpointDirs
 from paramfleet_shared.net.rpc.client import Channel
 from paramfleet_shared.net.rpc.server import RpcServer
-from paramfleet_shared.net.wire.message import Message
+from paramfleet_shared.net.secret import JobSecret
+from paramfleet_shared.net.wire.message import MalformedMessageError, Message
 from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.tables.partition import partition
 from paramfleet_shared.tables.rows.batch import RowIds
@@ -96,13 +99,22 @@ class HeldDisk(Disk):
 class Server:
     """One index, by one process after another."""
 
-    def __init__(self, index: int, folder: Path, num_servers: int, *, waits: bool) -> None:
+    def __init__(
+        self,
+        index: int,
+        folder: Path,
+        num_servers: int,
+        *,
+        waits: bool,
+        secret: JobSecret | None = None,
+    ) -> None:
         self.index = index
         self.term = 0
         self.endpoint = ""
         self._folder = folder
         self._num_servers = num_servers
         self._waits = waits
+        self._secret = secret
 
     async def start(self) -> None:
         self.term += 1
@@ -135,7 +147,10 @@ class Server:
             return lambda request: routes.handle(op, request)
 
         self._server = RpcServer(
-            {op: handler(op) for op in OPERATIONS}, name=f"pserver {self.index}", clock=CLOCK
+            {op: handler(op) for op in OPERATIONS},
+            name=f"pserver {self.index}",
+            clock=CLOCK,
+            secret=self._secret,
         )
         self.endpoint = f"127.0.0.1:{await self._server.start('127.0.0.1')}"
 
@@ -161,9 +176,12 @@ class Server:
 class Job:
     """Pservers and the client's connections to them."""
 
-    def __init__(self, folder: Path, *, num_servers: int, waits: bool) -> None:
+    def __init__(
+        self, folder: Path, *, num_servers: int, waits: bool, secret: JobSecret | None = None
+    ) -> None:
+        self.secret = secret
         self.servers = [
-            Server(index, folder / str(index), num_servers, waits=waits)
+            Server(index, folder / str(index), num_servers, waits=waits, secret=secret)
             for index in range(num_servers)
         ]
         self.stack = AsyncExitStack()
@@ -201,6 +219,7 @@ class Job:
             clock=CLOCK,
             call_timeout_s=LATE_S,
             step_timeout_s=LATE_S,
+            secret=self.secret,
         )
         self.stack.push_async_callback(pservers.close)
         fields = {
@@ -248,7 +267,7 @@ class Worker:
         await self.pservers.change("push", messages, rows=[rows, None])
         values[:] = dense[:] = 7e7  # a caller uses its arrays again
 
-    async def pull(self, ids: Sequence[int]) -> tuple[list[float], float]:
+    async def pull(self, ids: Sequence[int], *, min_step: int = 0) -> tuple[list[float], float]:
         """Return the value of each row, and that of the dense table."""
         routed = partition(np.array(ids, np.int64), NUM_SHARDS)
         rows = RowIds(routed.ids, routed.offsets)
@@ -257,7 +276,7 @@ class Worker:
             Read(table="flat", size=FLAT.size),
         ]
         plan = ReadPlan(reads, self.pservers.placement)
-        answers = await self.pservers.pull(plan, rank=self._author.rank, min_step=0)
+        answers = await self.pservers.pull(plan, rank=self._author.rank, min_step=min_step)
         found, flat = plan.join(answers)
         assert len(set(flat.tolist())) == 1
         assert (found == found[:, :1]).all()
@@ -266,11 +285,11 @@ class Worker:
 
 @pytest.fixture
 async def start_job(tmp_path: Path) -> AsyncIterator[Any]:
-    """Return ``start(num_servers=2, waits=False) -> Job``."""
+    """Return ``start(num_servers=2, waits=False, secret=None) -> Job``."""
     async with AsyncExitStack() as stack:
 
-        async def start(num_servers: int = 2, *, waits: bool = False) -> Job:
-            job = Job(tmp_path, num_servers=num_servers, waits=waits)
+        async def start(num_servers: int = 2, **of: Any) -> Job:
+            job = Job(tmp_path, num_servers=num_servers, **{"waits": False, **of})
             await job.start()
             stack.push_async_callback(job.close)
             return job
@@ -308,6 +327,54 @@ async def test_a_worker_reads_what_it_has_written_from_the_next_process(start_jo
     pulls = [worker.pull([1, 2, 3]) for _ in range(8)]
 
     assert await asyncio.gather(*pulls) == [([1.0, 1.0, 1.0], 1.0)] * 8
+
+
+async def test_a_process_that_was_replaced_while_it_served_is_left_for_the_next(
+    start_job: Any,
+) -> None:
+    """What waits there for other workers is answered with why it ends."""
+    job = await start_job()
+    ada, bob = [await job.worker(rank, 2, "sync") for rank in (0, 1)]
+    await ada.push([1, 2, 3])
+    await ada.pservers.settle()
+
+    async with asyncio.TaskGroup() as tasks:
+        pulled = tasks.create_task(ada.pull([1, 2, 3], min_step=1))
+        await asyncio.sleep(0.05)
+        for server in job.servers:
+            facts = {"role": "pserver", "index": server.index, "incarnation": 1, "newest": 2}
+            server.routes.fail(RegistryFencedError(**facts))
+        await asyncio.sleep(0.05)
+        assert not pulled.done()
+        for index in (0, 1):
+            await job.return_(index)
+        await bob.push([1, 2, 3])
+
+    assert pulled.result() == ([1.0, 1.0, 1.0], 1.0)
+
+
+async def test_another_program_at_the_port_of_a_dead_process_is_no_end(start_job: Any) -> None:
+    """It doesn't know the job's secret, or is no pserver at all."""
+    secret = JobSecret("s" * 32, job="a job")
+    job = await start_job(secret=secret)
+    worker = await job.worker(0)
+    await worker.push([1, 2, 3])
+    await worker.pservers.settle()
+    server = job.servers[1]
+    port = int(server.endpoint.rpartition(":")[2])
+    await server.die()
+    other = JobSecret("o" * 32, job="another job")
+    stranger = RpcServer({}, name="a stranger", clock=CLOCK, secret=other)
+    await stranger.start("127.0.0.1", port)
+
+    async with asyncio.TaskGroup() as tasks:
+        pulled = tasks.create_task(worker.pull([1, 2, 3]))
+        await asyncio.sleep(0.05)
+        assert not pulled.done()
+        await server.start()
+    await stranger.close()
+
+    assert pulled.result() == ([1.0, 1.0, 1.0], 1.0)
 
 
 async def test_a_full_outbox_makes_a_change_wait_for_the_disks(start_job: Any) -> None:
@@ -412,6 +479,17 @@ async def test_a_request_for_another_process_is_refused(
     await channel.close()
 
 
+@pytest.mark.parametrize("wanted", [[0.0, 1.0], [0, 1.0], [False, 1], [0], {}, 0, "01"])
+async def test_an_address_is_two_whole_numbers(start_job: Any, wanted: Any) -> None:
+    job = await start_job(1)
+    await job.worker(0)
+    channel = Channel(job.servers[0].endpoint, peer="pserver 0", clock=CLOCK)
+
+    with pytest.raises(MalformedMessageError, match="an index and an incarnation"):
+        await channel.call("status", Message(fields={"for_server": wanted}), timeout_s=LATE_S)
+    await channel.close()
+
+
 async def test_two_processes_cannot_have_one_folder(start_job: Any, tmp_path: Path) -> None:
     job = await start_job(1)
     await job.worker(0)
@@ -422,7 +500,9 @@ async def test_two_processes_cannot_have_one_folder(start_job: Any, tmp_path: Pa
     )
 
     with pytest.raises(LogInUseError):
-        await second.recover(store, owners)
+        await second.recover(
+            store, owners, copies=lambda: Copies(replicated=False, has_disk=True)
+        )
     await owners.close()
 
 
@@ -476,7 +556,9 @@ async def test_a_load_is_kept_by_a_snapshot_and_what_follows_with_it(
     folder = saved(tmp_path / "saved", 100.0)
     async with asyncio.TaskGroup() as tasks:
         loading = tasks.create_task(
-            worker.pservers.call_all("load", {"dirname": folder}, timeout_s=LATE_S)
+            worker.pservers.call_all(
+                "load", {**worker._author.fields(), "dirname": folder}, timeout_s=LATE_S
+            )
         )
         await asyncio.wait_for(routes._training.journal.snapshot_wanted.wait(), LATE_S)
         await worker.push([1])
@@ -498,7 +580,9 @@ async def test_a_load_that_no_snapshot_has_is_done_again_with_what_followed(
     folder = saved(tmp_path / "saved", 100.0)
     async with asyncio.TaskGroup() as tasks:
         loading = tasks.create_task(
-            worker.pservers.call_all("load", {"dirname": folder}, timeout_s=LATE_S)
+            worker.pservers.call_all(
+                "load", {**worker._author.fields(), "dirname": folder}, timeout_s=LATE_S
+            )
         )
         journal = job.servers[0].routes._training.journal
         await asyncio.wait_for(journal.snapshot_wanted.wait(), LATE_S)
@@ -536,7 +620,8 @@ async def test_a_save_of_sync_waits_for_the_steps_that_come_again(
 ) -> None:
     _, (saver, other) = await behind(start_job)
     (tmp_path / "saved").mkdir()
-    fields = {"dirname": str(tmp_path / "saved"), "min_version": 2}
+    folder = str(tmp_path / "saved")
+    fields = {**saver._author.fields(), "dirname": folder, "min_version": 2}
     async with asyncio.TaskGroup() as tasks:
         saving = tasks.create_task(saver.pservers.call_all("save", fields, timeout_s=LATE_S))
         await asyncio.sleep(0.1)
@@ -572,6 +657,22 @@ async def test_a_pserver_that_died_before_its_training_began_is_no_failure(
     await worker.pservers.settle()
     shutil.rmtree(job.servers[1]._persistence.folder)
     await job.return_(1)
+
+    fresh.pservers.follow(job.placement())
+
+    await asyncio.wait_for(fresh.pservers.call_all("status", {}), LATE_S)
+
+
+async def test_a_pserver_that_died_before_it_knew_an_elastic_worker_is_no_failure(
+    start_job: Any,
+) -> None:
+    job = await start_job(2)
+    worker = await job.worker(0, 2)
+    fresh = await job.worker(1, 2, declares=False)
+    fresh.pservers.outbox.is_on = True  # as when one of the pservers has answered
+    await worker.pservers.settle()  # the disk has worker 0, and not worker 1
+    await job.return_(1)
+    job.servers[1].routes._elastic = True
 
     fresh.pservers.follow(job.placement())
 

@@ -119,8 +119,9 @@ async def test_another_users_process_is_not_trusted_with_a_name(
 
 
 async def test_tls_has_no_way_around_it(peers: Any, certificates: Any) -> None:
-    tls = certificates.tls("pserver")
-    _, endpoint = await peers.serve({"who": who}, nearby=True, tls=tls.accepts("worker"))
+    tls = certificates.tls("pserver").accepts("worker")
+    of_workers = {"tls": tls, "rights": {"who": frozenset({"worker"})}}
+    _, endpoint = await peers.serve({"who": who}, nearby=True, **of_workers)
     host, port = endpoint.split(":")
 
     assert connect_nearby(host, int(port)) is None

@@ -9,19 +9,25 @@ from typing import Any
 import numpy as np
 import pytest
 
+from paramfleet_shared.net.rights import OperationRefusedError
 from paramfleet_shared.net.rpc.client import PeerRefusedError, PeerUnreachableError
 from paramfleet_shared.net.rpc.session import CallerRefusedError
 from paramfleet_shared.net.tls import CertificateFilesError, Tls, TlsFiles
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.testing.patience import LATE_S
 
-ECHO = {"echo": lambda request: request.message}
+ECHO = {
+    "echo": lambda request: request.message,
+    "who": lambda request: Message(fields={"role": request.role}),
+    "added": lambda request: request.message,
+}
+FOR_WORKERS = {"echo": frozenset({"worker"}), "who": frozenset({"worker", "pserver"})}
 
 
 async def serve(peers: Any, certificates: Any, authority: str = "ours") -> str:
     """Return where a pserver listens, for workers and pservers."""
     server = certificates.tls("pserver", authority=authority).accepts("worker", "pserver")
-    _, endpoint = await peers.serve(ECHO, tls=server)
+    _, endpoint = await peers.serve(ECHO, tls=server, rights=FOR_WORKERS)
     return str(endpoint)
 
 
@@ -70,6 +76,40 @@ async def test_a_caller_is_refused_with_the_reason_on_both_sides(  # noqa: PLR09
     (facts,) = refusals(caplog)
     assert facts["peer"] == refused.value.caller
     assert reason in facts["reason"]
+
+
+async def test_a_handler_is_told_the_role_of_the_callers_certificate(
+    peers: Any, certificates: Any
+) -> None:
+    endpoint = await serve(peers, certificates)
+
+    answers = [
+        await peers.channel(endpoint, tls=certificates.tls(role).expects("pserver")).call(
+            "who", Message(), timeout_s=LATE_S
+        )
+        for role in ("worker", "pserver")
+    ]
+
+    assert [each.fields["role"] for each in answers] == ["worker", "pserver"]
+
+
+@pytest.mark.parametrize(
+    ("role", "operation", "allowed"),
+    [("pserver", "echo", "worker"), ("worker", "added", "nobody")],
+)
+async def test_an_operation_is_refused_to_other_roles_and_to_all_if_it_names_none(
+    peers: Any, certificates: Any, role: str, operation: str, allowed: str
+) -> None:
+    endpoint = await serve(peers, certificates)
+    channel = peers.channel(endpoint, tls=certificates.tls(role).expects("pserver"))
+
+    with pytest.raises(OperationRefusedError, match=f"certificate of {role}") as refused:
+        await channel.call(operation, Message(), timeout_s=LATE_S)
+
+    facts = {"server": "pserver 0", "operation": operation, "role": role, "allowed": allowed}
+    assert refused.value.facts == facts
+    answer = await channel.call("who", Message(), timeout_s=LATE_S)
+    assert answer.fields["role"] == role, "the connection goes on"
 
 
 async def test_a_refused_caller_learns_it_however_long_its_request_is(

@@ -1,6 +1,10 @@
-"""A job on a Redis that lets in nobody but its users, with no more rights than they need."""
+"""A job on a Redis that lets in nobody but its users, with no more rights than they need.
+
+Only since Redis 7 may a user read keys that it can't write.
+"""
 
 import re
+import subprocess
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,22 +13,45 @@ import pytest
 from click.testing import CliRunner
 from typing_extensions import override
 
-from paramfleet_shared.discovery.errors import RedisRefusedError
+from paramfleet_shared.discovery.errors import NoRedisError, RedisRefusedError
 from paramfleet_shared.discovery.job_registry import JobRegistry
-from paramfleet_shared.discovery.records import JobRecord, JobSizes, Member
+from paramfleet_shared.discovery.records import Failure, JobRecord, JobSizes, Member
 from paramfleet_shared.discovery.redis import scripts
-from paramfleet_shared.discovery.redis.access_list import COMMANDS
+from paramfleet_shared.discovery.redis.access_list import COMMANDS, READ_ONLY_SINCE
 from paramfleet_shared.discovery.redis.embedded import EmbeddedRedis
+from paramfleet_shared.discovery.redis.scripts import Keys
+from paramfleet_shared.discovery.redis.serving import find_redis_server
 from paramfleet_shared.discovery.redis.store import RedisStore, store_of
 from paramfleet_shared.discovery.registry import CoordinatorRecord, Registry
 from paramfleet_shared.settings.config import JobSettings
 from paramfleet_shared.system.clock import SystemClock
+from paramfleet_shared.system.processes.keeping import tied
 from paramfleet_worker.app.commands.certs import certs
 
 SIZES = JobSizes(worker_num=1, server_num=1, num_shards=4)
 WHERE = CoordinatorRecord(endpoint="h:1", admin="h:2", host="h", pid=9)
 ADA = Member(
     role="worker", index=0, incarnation=0, endpoint="", admin="", host="h", pid=1, nonce="ada"
+)
+KEYS = Keys("flights")
+JOB = KEYS.of_decisions(1)
+
+
+def redis_version() -> int:
+    said = subprocess.run(
+        tied([str(find_redis_server()), "--version"]),
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    match = re.search(r"v=(\d+)\.", said)
+    assert match is not None, said
+    return int(match[1])
+
+
+IS_NEW = redis_version() >= READ_ONLY_SINCE
+since_7 = pytest.mark.skipif(
+    not IS_NEW, reason="Redis before 7 can't tell reading from writing"
 )
 
 
@@ -48,7 +75,9 @@ class GuardedRedis(EmbeddedRedis):
 
 @pytest.fixture
 async def guarded(tmp_path: Path) -> AsyncIterator[GuardedRedis]:
-    made = CliRunner().invoke(certs, ["redis-acl", "--dir", str(tmp_path), "--job", "flights"])
+    old = () if IS_NEW else ("--before-redis-7",)
+    words = ["redis-acl", "--dir", str(tmp_path), "--job", "flights", *old]
+    made = CliRunner().invoke(certs, words)
     assert made.exit_code == 0, made.output
     redis = GuardedRedis(tmp_path)
     await redis.start()
@@ -93,15 +122,25 @@ async def test_members_and_coordinator_may_do_what_a_job_needs(
     view = await registry.beat(ada, epoch=1, end="done", facts='{"step": 1}')
     await registry.put(ada, epoch=1, use="1:x", payload=b"payload")
     await servers.beat(bob, epoch=1)
+    waiting = JobRecord(state="waiting", sizes=SIZES)
+    await servers.restore(bob, epoch=1, record=waiting, passed={})
+    await registry.restore(ada, epoch=1, record=waiting, passed={"a": 2})
     await job_registry.arrive("b", 1, 0)
     snapshot = await job_registry.tick()
     await servers.fail(bob, epoch=1, reason="tired")
+    told = await registry.read_job(1)
     await job_registry.read_arrivals()
     assert await job_registry.keep_audit(0, ['{"number": 1}'])
     assert await job_registry.read_audit() == [b'{"number": 1}']
     await job_registry.resign()
 
+    assert told is not None
+    assert (told.state, told.failure) == (
+        "failed",
+        Failure(role="pserver", index=0, reason="tired"),
+    )
     assert view.has_coordinator
+    assert (snapshot.known, [*snapshot.passed]) == (waiting, [{}, {"a": 2}])
     assert set(snapshot.members) == {("worker", 0), ("pserver", 0)}
     assert await registry.find_coordinator() is None
     assert await registry.read_payloads(epoch=1, use="1:x") == {0: b"payload"}
@@ -125,6 +164,72 @@ async def test_a_worker_may_do_nothing_else(
 ) -> None:
     with pytest.raises(RedisRefusedError):
         await store_for("worker").command(*words)
+
+
+@since_7
+@pytest.mark.parametrize("user", ["worker", "pserver"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("HSET", JOB, "plan", "{}"),
+        ("HSETNX", JOB, "placement", "{}"),
+        ("HDEL", JOB, "plan"),
+        ("HINCRBY", JOB, "run_id", 1),
+        ("SET", JOB, "gone"),
+        ("PEXPIRE", JOB, 1),
+        ("HSET", KEYS.of_job("coordinator"), "record", "{}"),
+        ("PEXPIRE", KEYS.of_job("coordinator"), 1),
+        ("HSET", KEYS.of_run(1)[8], "start", "{}"),
+        ("SET", KEYS.of_run(1, "barrier:1:start")[-1], "gone"),
+        ("SET", KEYS.of_job("audit"), "gone"),
+    ],
+)
+async def test_members_read_what_the_coordinator_decides_and_never_write_it(
+    store_for: Callable[[str], RedisStore], user: str, words: tuple[str | int, ...]
+) -> None:
+    job_registry = JobRegistry(
+        store_for("coordinator"), job="flights", record=WHERE, lease_ttl_s=60.0
+    )
+    assert await job_registry.try_claim() is None
+    job_registry.epoch = 1
+    written = await job_registry.write_job(
+        JobRecord(state="waiting", sizes=SIZES, plan={"version": 1})
+    )
+    own = store_for(user)
+
+    with pytest.raises(RedisRefusedError):
+        await own.command(*words)
+
+    members = Registry(own, job="flights")
+    assert await members.read_job(1) == written
+    assert await members.find_coordinator() == WHERE
+
+
+@since_7
+@pytest.mark.parametrize("user", ["worker", "pserver"])
+async def test_no_script_of_a_member_writes_a_plan(
+    store_for: Callable[[str], RedisStore], user: str
+) -> None:
+    own, mine = store_for(user), "redis.call('HSET', {}, 'plan', 'mine') return {{}}"
+
+    with pytest.raises(RedisRefusedError):
+        await own.run(mine.format("KEYS[1]"), [JOB], [])
+    with pytest.raises(NoRedisError, match="can't access at least one of the keys"):
+        await own.run(mine.format("ARGV[1]"), [], [JOB])
+
+    assert await store_for("coordinator").command("EXISTS", JOB) == 0
+
+
+@since_7
+async def test_a_pserver_writes_no_payload_of_workers(
+    store_for: Callable[[str], RedisStore],
+) -> None:
+    bob = replace(ADA, role="pserver", incarnation=1)
+
+    with pytest.raises(RedisRefusedError):
+        await Registry(store_for("pserver"), job="flights").put(
+            bob, epoch=1, use="1:x", payload=b"mine"
+        )
 
 
 async def test_nobody_gets_in_without_a_password(

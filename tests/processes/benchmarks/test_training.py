@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from durability import CASES, REPLICA
 from paramfleet_shared.system.processes.keeping import tied
 
 pytestmark = pytest.mark.forked
@@ -72,18 +73,18 @@ def test_a_training_that_is_kept_is_set_beside_one_that_is_not(tmp_path: Path) -
     result = run("durability.py", tmp_path)
 
     assert result["benchmark"] == "durability"
+    costs = ["durability_async_cost", "durability_sync_cost"]
+    costs += ["replica_cost"] if REPLICA in CASES else []
     assert set(result["summary"]) == {
-        f"durability_{case}_cost{suffix}"
-        for case in ("async", "sync")
-        for suffix in ("", "_cpu")
+        f"{cost}{suffix}" for cost in costs for suffix in ("", "_cpu")
     }
-    rates, steps = result["rows"][:3], result["rows"][3:]
-    assert [row["durability"] for row in rates] == ["none", "async", "sync"]
+    rates, steps = result["rows"][: len(CASES)], result["rows"][len(CASES) :]
+    assert [row["durability"] for row in rates] == [*CASES]
     assert all(min(row["samples_per_s"]) > 0 for row in rates)
-    assert [row["durability"] for row in steps] == ["none", "async", "sync"]
+    assert [row["durability"] for row in steps] == [*CASES]
     assert max(steps[0]["log_mb_per_s"]) == 0
     assert all(min(row["step_ms"]) > 0 for row in steps)
-    assert all(min(row["snapshot_mb"]) > 0 for row in steps[1:])
+    assert all(min(row["snapshot_mb"]) > 0 for row in steps[1:3])
 
 
 @pytest.mark.processes
@@ -92,11 +93,17 @@ def test_pservers_that_are_killed_recover_and_their_parts_are_told(tmp_path: Pat
     result = run("recovery.py", tmp_path)
 
     assert result["benchmark"] == "recovery"
-    assert set(result["summary"]) == {"recovery_p50_s", "recovery_p99_s", "recovery_cpu_s"}
+    assert set(result["summary"]) == {
+        "recovery_p50_s",
+        "recovery_p99_s",
+        "recovery_cpu_s",
+        "recovery_sync_loss_gap",
+    }
     found = {row["figure"]: row["median"][0] for row in result["rows"]}
     assert found["recovery_s"] > 0
     assert found["replayed_mb"] > 0
-    parts = ("start", "imports", "join", "replay", "open", "return")
+    assert found["sync_loss_gap"] <= 1e-6
+    parts = ("start", "join", "replay", "open", "return")
     assert all(found[f"{part}_s"] > 0 for part in parts)
     assert result["details"]["recoveries_s"]
 

@@ -75,7 +75,7 @@ def test_every_feature_and_every_pair_trains_or_is_an_error_that_names_both(
 ) -> None:
     found = small_jobs["pairs"]
 
-    names = {"plain", *FEATURES, *SETTINGS}
+    names = {"plain", *FEATURES, *SETTINGS} - {"on_worker_loss"}  # of jobs with servers alone
     assert len(found) == len(names) + math.comb(len(names) - 1, 2)
     for name, outcome in found.items():
         pair = frozenset(name.split("+"))

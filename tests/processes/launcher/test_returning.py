@@ -1,7 +1,9 @@
 """Jobs with a data folder: what dies is started again, and the job goes on."""
 
 import os
+import re
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -169,3 +171,94 @@ def test_a_later_launch_of_the_same_name_begins_anew(
     assert later.read_to_end() == 0, later.text
     assert "pserver.recovered" not in later.text
     assert f'"dense": {[60.0] * 64}' in later.stdout
+
+
+SERVED = """
+    import torch
+    import paramfleet as fleet
+
+    say("script runs")
+    fleet.init()
+    if fleet.is_server():
+        {more}
+        fleet.init_server()
+        fleet.run_server(checkpoint_dirs=[{folder!r}])
+        raise SystemExit(0)
+    table = fleet.nn.Embedding(0, 4, initializer=fleet.nn.constant(0.0))
+    model = fleet.distributed_model(table)
+    strategy = fleet.DistributedStrategy()
+    strategy.a_sync = True
+    strategy.a_sync_configs = {{"async_rate": "full", "fresh_steps": 0}}
+    optimizer = fleet.distributed_optimizer(
+        torch.optim.SGD(model.parameters(), lr=1.0), strategy
+    )
+    fleet.init_worker()
+    ids = torch.arange(64)
+    for step in range(40):
+        optimizer.minimize(-model(ids).sum())
+        say(f"step {{step}}")
+        while step >= 20 and os.path.exists("wait"):
+            threading.Event().wait(0.05)
+    say(f"rows {{model(ids).unique().tolist()}}")
+    fleet.save_persistables({folder!r} + "/saved")
+    fleet.stop_worker()
+"""
+
+
+def comes_back(launch: Callable[..., Any], tmp_path: Path, more: str) -> tuple[Any, str]:
+    """Kill a pserver once; return the job and the log of the pserver's two processes.
+
+    Args:
+        launch: Launches a script.
+        tmp_path: For files.
+        more: What a server's script does first.
+    """
+    work, saves = tmp_path / "work", tmp_path / "saves"
+    work.mkdir()
+    saves.mkdir()
+    (tmp_path / "wait").touch()
+    body = SERVED.format(more=more, folder=str(saves))
+    launched = launch(body, *OPTIONS, f"--checkpoint-dirs={work}", words=())
+    launched.read_until("[worker 0] step 20")
+
+    os.kill(pid_of(launched, 1), signal.SIGKILL)
+    launched.read_until("pserver 1 was killed by SIGKILL; starting it again, 1 of 3")
+    (tmp_path / "wait").unlink()
+    code = launched.read_to_end()
+
+    assert code == 0, launched.text
+    log = (tmp_path / "log" / "serverlog.1").read_text()
+    assert log.count("pserver.serving") == 2, log
+    assert log.count("pserver.recovered") == 1, log
+    assert "[worker 0] rows [40.0]\n" in launched.lines, "no push is lost or doubled"
+    saved = saves / "saved" / "manifest.json"
+    assert saved.is_file(), "both processes may save where the script says"
+    return launched, log
+
+
+@pytest.mark.forked(False)
+@pytest.mark.skipif(sys.platform != "linux", reason="the script is needed elsewhere")
+def test_a_pserver_comes_back_without_the_script(
+    launch: Callable[..., Any], tmp_path: Path
+) -> None:
+    launched, log = comes_back(launch, tmp_path, "os.environ['TORCH_LOGS'] = ''")
+
+    assert log.count("script runs") == 1, log
+    assert list(launched.cwd.glob("**/pserver-1.json")) == []
+
+
+def test_a_pserver_comes_back_with_the_script_that_has_changed_the_environment(
+    launch: Callable[..., Any], tmp_path: Path
+) -> None:
+    more = "os.environ['PARAMFLEET_PSERVER__MAX_TABLES'] = '7'"
+    _, log = comes_back(launch, tmp_path, more)
+
+    assert log.count("script runs") == 2, log
+    assert "PARAMFLEET_PSERVER__MAX_TABLES" in log, "it says why"
+
+
+def pid_of(launched: Any, server: int) -> int:
+    """Return the process of a pserver, as its log has it."""
+    said = rf"^\[pserver {server}\] .* pserver\.started pid=(\d+) "
+    (found,) = re.findall(said, launched.text, re.MULTILINE)
+    return int(found)

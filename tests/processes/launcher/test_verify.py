@@ -10,7 +10,7 @@ import pytest
 from paramfleet_shared.settings.config import read_environment
 from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.system.processes.keeping import tied
-from paramfleet_worker.app.verify.plan import MODES, Kill, Mode, Plan
+from paramfleet_worker.app.verify.plan import MODES, MOVING_PACE_MS, Kill, Mode, Plan
 from paramfleet_worker.app.verify.running import Ran, run_plan
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.forked]
@@ -31,7 +31,7 @@ async def test_no_change_is_lost_or_doubled_when_servers_die(
         mode=mode,
         steps=STEPS,
         failpoints=(
-            "pserver-0:after_apply_before_log=kill@30;pserver-0:while_replaying=kill@9#2;"
+            "pserver-0:after_apply_before_log=kill@30;pserver-0:before_join_answer=kill@1#2;"
             "pserver-0:before_write=full@2-4#3"
         ),
         faults="drop=0.01,duplicate=0.01,delay=0.02:5,seed=1",
@@ -89,6 +89,48 @@ async def test_windows_that_no_snapshot_has_are_found(tmp_path: Path) -> None:
     assert found.problems
 
 
+BEHIND = "pserver-1:before_append_ack=delay:300@20-400;pserver-0:before_apply=kill@150"
+"""A follower is behind when the owner dies."""
+
+
+async def test_changes_that_a_follower_lacks_when_an_owner_dies_are_sent_again(
+    tmp_path: Path,
+) -> None:
+    found = await ran(tmp_path, followed(BEHIND))
+
+    assert found.problems == []
+    assert len(found.kills) == 1
+
+
+async def test_changes_that_are_called_durable_before_a_follower_has_them_are_found(
+    tmp_path: Path,
+) -> None:
+    # Where the follower has just caught up when the owner dies, nothing is wrong.
+    problems: list[str] = []
+    for number in range(5):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        plan = followed(BEHIND)
+        found = await ran(folder, plan, PARAMFLEET_DEFECTS="durable_before_replica")
+        problems = found.problems
+        if problems:
+            break
+
+    assert problems
+
+
+def followed(failpoints: str, mode: Mode = "async") -> Plan:
+    """Return a run whose pservers follow each other."""
+    return Plan(
+        seed=1,
+        mode=mode,
+        steps=STEPS,
+        replicas=1,
+        pace_ms=MOVING_PACE_MS,
+        failpoints=failpoints,
+    )
+
+
 def test_the_command_finds_changes_that_are_called_durable_too_early(tmp_path: Path) -> None:
     plan = Plan(seed=1, mode="async", steps=STEPS, failpoints=LATE)
     path = tmp_path / "plan.json"
@@ -114,6 +156,26 @@ def test_the_command_finds_changes_that_are_called_durable_too_early(tmp_path: P
     assert (summary["runs"], summary["failed"], summary["seed"]) == (1, 1, 1)
 
 
+@pytest.mark.timeout(900)
+def test_twenty_runs_of_all_modes_are_right(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "paramfleet_worker", "verify", "--runs=20", "--jobs=2"]
+
+    ended = subprocess.run(
+        tied([*words, "--json"]),  # which has a prepared process of its own
+        env={**read_environment(), "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    *runs, summary = map(json.loads, ended.stdout.splitlines())
+    wrong = [run for run in runs if run["problems"]]
+    assert (ended.returncode, wrong) == (0, []), ended.stderr
+    assert (summary["runs"], summary["lost"], summary["doubled"]) == (20, 0, 0)
+    assert summary["kills"] >= 20
+    assert summary["migrations"] >= 4
+
+
 async def test_a_bound_of_staleness_is_kept_with_every_pserver(tmp_path: Path) -> None:
     faults = "drop=0.05,delay=0.1:30,seed=3"  # one pserver has what another lacks
     plan = Plan(seed=3, mode="async", steps=STEPS, max_staleness=1, faults=faults)
@@ -133,3 +195,23 @@ async def test_a_server_may_die_before_its_training_has_begun(tmp_path: Path) ->
 
     assert found.problems == []
     assert len(found.kills) == 1
+
+
+@pytest.mark.parametrize("mode", ["async", "geo"])
+async def test_what_others_changed_is_right_when_a_worker_dies(
+    tmp_path: Path, mode: Mode
+) -> None:
+    plan = Plan(
+        seed=1,
+        mode=mode,
+        steps=STEPS,
+        elastic=True,
+        failpoints="worker-1:after_answer=kill@20",
+        kills=(Kill("pserver-1", 60),),
+    )
+
+    found = await ran(tmp_path, plan)
+
+    assert found.problems == []
+    assert len(found.kills) == 2
+    assert found.acked == STEPS

@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 import threading
+from pathlib import Path
 
 import torch
 
@@ -29,7 +30,7 @@ strategy = fleet.DistributedStrategy()
 strategy.a_sync = args.mode != "sync"
 if args.mode == "geo":
     strategy.a_sync_configs = {"k_steps": 2}
-strategy.checkpoint_configs = {"every_s": 1e-6, "dirname": "saved", "keep": 3}
+strategy.checkpoint_configs = {"every_steps": 10, "dirname": "saved", "keep": 3}
 model = torch.nn.Sequential(
     fleet.nn.Embedding(0, 2), torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3), torch.nn.ReLU()
 )
@@ -53,6 +54,9 @@ for batch in batches:
     losses.append(loss.item())
     numbers += ids.tolist()
     if optimizer.num_steps == args.stop_after:
+        pause = threading.Event()
+        while not list(Path("saved").glob(f"*-step-{args.stop_after}")):
+            pause.wait(0.01)  # it is written beside the training
         print(f"stands still after {optimizer.num_steps}", file=sys.stderr, flush=True)
         threading.Event().wait()  # until the whole job is killed
 fleet.average_buffers()

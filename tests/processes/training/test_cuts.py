@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paramfleet_shared.checkpoint.manifest import read_manifest, read_part
+from paramfleet_shared.checkpoint.layers import read_layers
+from paramfleet_shared.checkpoint.manifest import read_manifest
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -28,11 +29,13 @@ KINDS = [
 
 def counts_of(folder: Path, *, workers: int) -> dict[int, dict[tuple[str, int], set[float]]]:
     """Return the numbers in a checkpoint, by worker, and by table and pserver."""
-    manifest = read_manifest(folder)
-    specs = {table.spec.name: table.spec for table in manifest.tables}
+    layers = read_layers(folder, read_manifest(folder))
     found: dict[int, dict[tuple[str, int], set[float]]] = defaultdict(dict)
-    for file in manifest.files:
-        part = read_part(folder, file, specs[file.table])
+    files = [each for t in layers.top.manifest.tables for each in layers.files(t.spec.name)]
+    for layer_file in files:
+        file, part = layer_file.file, layer_file.read()
+        if not part.num_rows:
+            continue
         place = re.search(r"\.server(\d+)", file.name)
         assert place is not None, file.name
         key = (file.table, int(place[1]))
@@ -163,6 +166,27 @@ def test_periodic_checkpoints_are_whole_cuts_and_old_ones_go(
     assert (folder / "latest").resolve().name == kept[-1]
     for name in kept:
         assert_whole(folder / name, workers=3, mode=mode)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async", "geo"])
+def test_increments_are_whole_cuts_together_with_what_they_build_on(
+    jobs: Any, tmp_path: Path, mode: str
+) -> None:
+    enough, folder = tmp_path / "enough", tmp_path / "kept"
+    args = ["--mode", mode, "--until", str(enough), "--save", str(folder), "--every_s", "0.3"]
+    running = jobs.start(SCRIPT, *args, "--incremental", "2", "--keep", "3", workers=3)
+    running.wait_for("worker0", "training as")
+    running.admin().wait(lambda s: number_of(s["periodic_checkpoint"]) >= 5)
+
+    enough.touch()
+    ended = running.end()
+    assert ended.codes == dict.fromkeys(running.pids, 0), ended.story()
+    kept = sorted(path for path in folder.iterdir() if not path.is_symlink())
+    bases = {path.name: read_manifest(path).increment for path in kept}
+    assert sum(each is None for each in bases.values()) in {1, 2}
+    assert {each.base.folder for each in bases.values() if each is not None} < set(bases)
+    for path in kept:
+        assert_whole(path, workers=3, mode=mode)
 
 
 def test_a_frozen_worker_holds_a_checkpoint_up_for_seconds_and_is_named_if_it_tears_it(

@@ -18,29 +18,36 @@ REMEDY = "load it in one process with this optimizer and save it again"
 
 
 def saved_alone(jobs: Any, folder: Path, *orders: str) -> dict[str, dict[str, Any]]:
-    """Have checkpoints of these orders written; return what each was."""
+    """Have checkpoints of these orders written, unless they were; return what each was."""
     return {
-        order: jobs.local(SCRIPT, "--order", order, "--save", str(folder / order))
+        order: jobs.local_once(SCRIPT, "--order", order, "--save", str(folder / order))
         for order in orders
     }
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of checkpoints that no test changes."""
+    return tmp_path_factory.mktemp("kept")
 
 
 @pytest.mark.parametrize(
     ("mode", "order"), [("sync", "one"), ("async", "groups"), ("geo", "list"), ("sync", "ftrl")]
 )
 def test_a_job_refuses_another_order_in_every_worker_and_nothing_is_changed(
-    jobs: Any, tmp_path: Path, mode: str, order: str
+    jobs: Any, kept: Path, mode: str, order: str
 ) -> None:
-    saved = saved_alone(jobs, tmp_path, *ORDERS)
+    saved = saved_alone(jobs, kept, *ORDERS)
     fits = {order, SAME.get(order, order)}
     folders = [each for each in ORDERS if each not in fits] + [order]
 
     results = jobs.run(
         SCRIPT,
         *("--mode", mode, "--order", order),
-        *(str(tmp_path / each) for each in folders),
+        *(str(kept / each) for each in folders),
         workers=2,
         servers=2,
+        PARAMFLEET_CHECKPOINT_DIRS=str(kept),
     ).results
 
     for loads in zip(*(result["loads"] for result in results), strict=True):
@@ -68,12 +75,14 @@ def test_a_job_refuses_another_order_in_every_worker_and_nothing_is_changed(
     ],
 )
 def test_a_job_does_not_begin_with_tables_of_another_order(
-    jobs: Any, tmp_path: Path, mode: str, before: str, after: str
+    jobs: Any, kept: Path, mode: str, before: str, after: str
 ) -> None:
-    saved_alone(jobs, tmp_path, before)
-    common = ["--mode", mode, "--server_load", str(tmp_path / before)]
+    saved_alone(jobs, kept, before)
+    common = ["--mode", mode, "--server_load", str(kept / before)]
 
-    ended = jobs.run(SCRIPT, *common, "--order", after, workers=2, servers=1)
+    ended = jobs.run(
+        SCRIPT, *common, "--order", after, servers=1, PARAMFLEET_CHECKPOINT_DIRS=str(kept)
+    )
 
     for name in ("worker0", "worker1"):
         assert ended.codes[name] != 0
@@ -83,12 +92,12 @@ def test_a_job_does_not_begin_with_tables_of_another_order(
 
 
 def test_tables_of_another_size_are_refused_with_advice_about_groups(
-    jobs: Any, tmp_path: Path
+    jobs: Any, kept: Path
 ) -> None:
-    saved_alone(jobs, tmp_path, "one")
-    common = ["--order", "groups", "--server_load", str(tmp_path / "one")]
+    saved_alone(jobs, kept, "one")
+    common = ["--order", "groups", "--server_load", str(kept / "one")]
 
-    ended = jobs.run(SCRIPT, *common, workers=2, servers=1)
+    ended = jobs.run(SCRIPT, *common, servers=1, PARAMFLEET_CHECKPOINT_DIRS=str(kept))
 
     for name in ("worker0", "worker1"):
         assert ended.codes[name] != 0

@@ -1,6 +1,7 @@
 """gpubox: passes with rows on a device, in whole jobs of real processes."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,31 @@ def result_of(
     return found
 
 
+Alone = Callable[..., dict[str, Any]]
+
+KNOWN: dict[tuple[str, ...], dict[str, Any]] = {}
+"""By its words: what a job of one worker printed."""
+
+
+@pytest.fixture
+def one_worker(jobs: Any, tmp_path: Path) -> Alone:
+    """Return what runs a job of one worker; tests that ask for the same share one run."""
+
+    def run(*args: str) -> dict[str, Any]:
+        if args not in KNOWN:
+            KNOWN[args] = result_of(jobs, tmp_path / "alone", *args)
+        return KNOWN[args]
+
+    return run
+
+
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_one_worker_trains_what_sync_does_to_the_bit(
-    jobs: Any, tmp_path: Path, optimizer: str
+    jobs: Any, one_worker: Alone, tmp_path: Path, optimizer: str
 ) -> None:
     sync = result_of(jobs, tmp_path / "sync", "--mode=sync", "--optimizer", optimizer)
 
-    whole = result_of(jobs, tmp_path / "whole", "--optimizer", optimizer)
+    whole = one_worker("--optimizer", optimizer)
     split = result_of(jobs, tmp_path / "split", "--optimizer", optimizer, "--budget=4000")
 
     assert whole == sync
@@ -38,10 +57,10 @@ def test_one_worker_trains_what_sync_does_to_the_bit(
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
 @pytest.mark.parametrize("workers", [2, 4])
 def test_several_workers_train_what_one_does(
-    jobs: Any, tmp_path: Path, workers: int, optimizer: str
+    jobs: Any, one_worker: Alone, tmp_path: Path, workers: int, optimizer: str
 ) -> None:
     args = ["--optimizer", optimizer]
-    alone = result_of(jobs, tmp_path / "alone", *args)
+    alone = one_worker(*args)
 
     whole = result_of(jobs, tmp_path / "whole", *args, workers=workers)
     split = result_of(jobs, tmp_path / "split", *args, "--budget=2500", workers=workers)
@@ -52,9 +71,9 @@ def test_several_workers_train_what_one_does(
 
 @pytest.mark.parametrize("more", [["--fewer=5"], ["--leaves=7"]])
 def test_the_others_go_on_when_a_worker_has_no_batch_any_more(
-    jobs: Any, tmp_path: Path, more: list[str]
+    jobs: Any, one_worker: Alone, tmp_path: Path, more: list[str]
 ) -> None:
-    alone = result_of(jobs, tmp_path / "alone", "--optimizer=momentum", "--halved=5")
+    alone = one_worker("--optimizer=momentum", "--halved=5")
 
     more = [*more, "--optimizer=momentum", "--budget=3500"]
     together = result_of(jobs, tmp_path / "together", *more, workers=2)

@@ -52,7 +52,7 @@ def lines_of(ended: Any, start: str) -> list[str]:
 def test_a_mistake_is_named_and_changes_nothing(
     jobs: Any, mistake: str, told: list[str]
 ) -> None:
-    (expected,) = run(jobs).results
+    (expected,) = jobs.run_once(SCRIPT, workers=1)
 
     ended = run(jobs, f"--mistake={mistake}")
 
@@ -65,7 +65,7 @@ def test_a_mistake_is_named_and_changes_nothing(
 
 @pytest.mark.parametrize("block", ["with", "half"])
 def test_a_pass_whose_block_or_step_fails_is_not_written(jobs: Any, block: str) -> None:
-    (expected,) = run(jobs).results
+    (expected,) = jobs.run_once(SCRIPT, workers=1)
 
     ended = run(jobs, f"--mistake={block}")
 
@@ -92,7 +92,7 @@ async def remove(running: Any, id_: int) -> None:
 def test_a_pass_beside_which_somebody_wrote_is_refused_and_trained_anew(
     jobs: Any, tmp_path: Path
 ) -> None:
-    (expected,) = run(jobs).results
+    (expected,) = jobs.run_once(SCRIPT, workers=1)
     go = tmp_path / "go"
     running = jobs.start(SCRIPT, f"--wait={go}", workers=1, servers=2)
     running.wait_for("worker0", "waits")
@@ -114,7 +114,7 @@ def test_a_pass_beside_which_somebody_wrote_is_refused_and_trained_anew(
 def test_a_pserver_without_room_refuses_a_pass_that_none_has_then(
     jobs: Any, tmp_path: Path
 ) -> None:
-    (expected,) = run(jobs).results
+    (expected,) = jobs.run_once(SCRIPT, workers=1)
     go, full = tmp_path / "go", tmp_path / "full"
     running = jobs.start(SCRIPT, f"--wait={go}", f"--full={full}", workers=1, servers=2)
     running.wait_for("worker0", "waits")

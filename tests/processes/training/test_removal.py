@@ -23,7 +23,7 @@ def test_sync_equals_one_process_also_where_rows_are_removed(
     jobs: Any, optimizer: str, workers: int, servers: int, more: list[str]
 ) -> None:
     args = ["--optimizer", optimizer, *more]
-    alone = jobs.local(SCRIPT, *args)
+    alone = jobs.local_once(SCRIPT, *args)
     assert alone["removed"][0] == 40, "each id was trained before"
 
     results = jobs.run(SCRIPT, *args, workers=workers, servers=servers).results
@@ -50,7 +50,7 @@ def test_sync_stays_the_same_in_every_run_where_numbers_are_narrow(
 
 
 def test_what_one_worker_of_sync_removes_alone_is_refused_and_all_go_on(jobs: Any) -> None:
-    alone = jobs.local(SCRIPT)
+    alone = jobs.local_once(SCRIPT)
 
     first, second = jobs.run(SCRIPT, "--wrong", workers=2, servers=2).results
 
@@ -63,7 +63,7 @@ def test_what_one_worker_of_sync_removes_alone_is_refused_and_all_go_on(jobs: An
 
 
 def test_workers_of_sync_that_remove_from_different_tables_learn_it_at_once(jobs: Any) -> None:
-    alone = jobs.local(SCRIPT)
+    alone = jobs.local_once(SCRIPT)
 
     first, second = jobs.run(SCRIPT, "--apart", workers=2, servers=2).results
 

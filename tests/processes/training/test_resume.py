@@ -61,12 +61,12 @@ def test_other_modes_go_on_too(jobs: Any, tmp_path: Path, files: list[str], mode
     assert used([first, *again]) == list(range(sum(PER_FILE)))
 
 
-def test_a_checkpoint_by_time_goes_on_exactly(
+def test_a_checkpoint_beside_the_training_goes_on_exactly(
     jobs: Any, tmp_path: Path, files: list[str]
 ) -> None:
-    folder = tmp_path / "timed"
+    folder = tmp_path / "beside"
     common = ["--files", *files]
-    jobs.run(SCRIPT, *common, "--by_time", str(folder), "--batches", "6", workers=2, servers=1)
+    jobs.run(SCRIPT, *common, "--beside", str(folder), "--batches", "6", workers=2, servers=1)
     (saved,) = folder.glob("*-step-5")
 
     again = jobs.run(SCRIPT, *common, "--load", str(saved), workers=2, servers=1).results

@@ -19,15 +19,14 @@ def far(a: dict[str, Any], b: dict[str, Any], key: str) -> float:
     return float(np.abs(np.subtract(a[key], b[key])).max())
 
 
-@pytest.mark.parametrize(
-    "optimizer", ["momentum", "adagrad", "adam", "adamw", "rowwise_adagrad", "ftrl", "several"]
-)
+@pytest.mark.parametrize("optimizer", ["adam", "each", "several"])
 def test_training_goes_on_from_a_checkpoint_on_another_number_of_servers(
     jobs: Any, optimizer: str, tmp_path: Path
 ) -> None:
     folder = str(tmp_path / "half")
     args = [*HALF, "--optimizer", optimizer]
-    whole = jobs.local(SCRIPT, "--optimizer", optimizer, "--steps", "20")
+    whole = jobs.local_once(SCRIPT, "--optimizer", optimizer, "--steps", "20")
+    half = len(whole["losses"]) // 2
 
     jobs.run(SCRIPT, *args, "--save", folder, servers=2).results  # noqa: B018 - asserts success
     by_server = jobs.run(
@@ -37,14 +36,14 @@ def test_training_goes_on_from_a_checkpoint_on_another_number_of_servers(
     alone = jobs.local(SCRIPT, *args, "--skip", "10", "--load", folder)
 
     for result in [*by_server.results, *by_worker.results, alone]:
-        assert far(result, {"losses": whole["losses"][10:]}, "losses") <= 1e-6
+        assert far(result, {"losses": whole["losses"][half:]}, "losses") <= 1e-6
         assert far(result, whole, "dense") <= 1e-5
         assert far(result, whole, "rows") <= 1e-5
 
 
 def test_what_was_trained_alone_goes_on_in_a_job(jobs: Any, tmp_path: Path) -> None:
     folder = str(tmp_path / "half")
-    whole = jobs.local(SCRIPT, "--optimizer", "adam", "--steps", "20")
+    whole = jobs.local_once(SCRIPT, "--optimizer", "adam", "--steps", "20")
 
     jobs.local(SCRIPT, "--optimizer", "adam", "--steps", "10", "--save", folder)
     (result,) = jobs.run(

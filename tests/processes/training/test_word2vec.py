@@ -120,12 +120,12 @@ def test_a_saved_vocabulary_and_epoch_are_what_was_trained(
         SCRIPT, "infer", *command[1:], reads, f"-orunner.infer_load_path={saved}"
     )
     output = tmp_path / "vectors.txt"
-    num = export_table(
+    done = export_table(
         saved / "0", table="words", format="word2vec", output=output, words=vocabulary
     )
 
     assert scored["similarity"] == pytest.approx(trained["similarity"], abs=1e-6)
-    assert num == NUM_TOPICS * WORDS_OF_TOPIC
+    assert done.rows == NUM_TOPICS * WORDS_OF_TOPIC
     names = [line.split(" ")[0] for line in output.read_text(encoding="utf-8").splitlines()[1:]]
     expected = [line.split(" ")[0] for line in vocabulary.read_text().splitlines()]
     assert names == expected

@@ -9,6 +9,7 @@ from typing_extensions import override
 
 ROWS_OF_A_REPLY = 2
 OPEN_REPLIES = 4
+REPLIES_OF_A_TERM = 1000  # more than a group gives
 
 
 class Recorder:
@@ -97,3 +98,21 @@ class GeoState(TableState):
             Acked(self.term, recorder.batch),
             more=len(recorder.waiting) > len(rows),
         )
+
+
+class GeoRowsState(GeoState):
+    """Sends every row again after a new term; numbers of replies never come again."""
+
+    def __init__(self, group: int, *, numbers_repeat: bool, sends_again: bool) -> None:
+        super().__init__(group)
+        self._numbers_repeat = numbers_repeat
+        self._sends_again = sends_again
+
+    @override
+    def _begin_term(self) -> None:
+        super()._begin_term()
+        for recorder in self.recorders.values():
+            if not self._numbers_repeat:
+                recorder.batch += REPLIES_OF_A_TERM
+            if self._sends_again:
+                recorder.note(self.rows)

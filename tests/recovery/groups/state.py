@@ -31,6 +31,7 @@ class GroupState:
         self.term = 0
         self.windows: dict[int, Window] = {}
         self.fences: dict[int, int] = {}  # rank to its oldest incarnation that isn't refused
+        self.lost: dict[int, int] = {}  # workers that won't come back, and since which position
         self.applied: Counter[tuple[int, int, int]] = Counter()
         self.parts: dict[tuple[int, int, int], Part] = {}
 
@@ -39,9 +40,16 @@ class GroupState:
         image = copy.copy(self)
         image.windows = {rank: window.copied() for rank, window in self.windows.items()}
         image.fences = dict(self.fences)
+        image.lost = dict(self.lost)
         image.applied = self.applied.copy()
         image.parts = dict(self.parts)
         return image
+
+    def forget_windows(self) -> None:
+        """Break a rule: lose which changes were taken."""
+        self.windows = {
+            rank: Window(window.incarnation, set()) for rank, window in self.windows.items()
+        }
 
     def fresh(self, rank: int, sequence: int) -> bool:
         """Return whether a change hasn't been taken yet."""
@@ -75,6 +83,9 @@ class GroupState:
             return None
         if command.kind is Kind.FENCE:
             self.fences[command.rank] = command.incarnation
+            return None
+        if command.kind is Kind.LOSE:
+            self.lost[command.rank] = self.position
             return None
         if command.kind is Kind.JOIN:
             window = self.windows.get(command.rank)

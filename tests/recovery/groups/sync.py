@@ -1,9 +1,10 @@
 """A group of a job in sync: whole steps, applied in the order of ranks."""
 
+from collections.abc import Mapping
 from typing import Self
 
 from tests.recovery.groups.state import GroupState, Window
-from tests.recovery.protocol import GROUPS, WORKERS, Command, Reply, mix
+from tests.recovery.protocol import GROUPS, WORKERS, Command, Kind, Reply, mix
 from typing_extensions import override
 
 AHEAD = 4  # a push of a later step is too early
@@ -12,11 +13,15 @@ AHEAD = 4  # a push of a later step is too early
 class SyncState(GroupState):
     """A value with its version, the parts of steps that aren't whole, and older values."""
 
-    def __init__(self, group: int, *, kept: int) -> None:
+    def __init__(self, group: int, *, kept: int, may_lose: bool) -> None:
         super().__init__(group)
         self.version = 0
         self.value = mix(group)
         self.reservoir: dict[int, dict[int, int]] = {}
+        self.counted: dict[int, set[int]] = {}  # for the checks: whose parts are in a step
+        self.known: dict[int, int] = {}  # how many parts of a worker all groups have
+        self.ends: dict[int, int] = {}  # lost workers, and the first step without them
+        self._may_lose = may_lose
         self._older: dict[int, int] = {}
         self._kept = kept
 
@@ -24,6 +29,9 @@ class SyncState(GroupState):
     def copied(self) -> Self:
         image = super().copied()
         image.reservoir = {step: dict(parts) for step, parts in self.reservoir.items()}
+        image.counted = dict(self.counted)
+        image.known = dict(self.known)
+        image.ends = dict(self.ends)
         image._older = dict(self._older)
         return image
 
@@ -60,16 +68,45 @@ class SyncState(GroupState):
 
     @override
     def _execute(self, command: Command) -> Reply | None:
+        if command.kind is Kind.KNOW:
+            self.known[command.rank] = command.part.step
+            self._apply_whole()
+            return None
+        if command.kind is Kind.END:
+            self.ends[command.rank] = command.part.step
+            self._apply_whole()
+            return None
         assert command.sequence is not None
         parts = self.reservoir.setdefault(command.sequence - 1, {})
         parts[command.rank] = command.part.gradient
-        while len(self.reservoir.get(self.version, ())) == WORKERS:
+        self._apply_whole()
+        return None
+
+    def _apply_whole(self) -> None:
+        while self._is_whole(self.reservoir.get(self.version, {})):
             self._older[self.version] = self.value
             self._older.pop(self.version - self._kept, None)
-            for _, gradient in sorted(self.reservoir.pop(self.version).items()):
+            parts = {
+                rank: gradient
+                for rank, gradient in sorted(self.reservoir.pop(self.version).items())
+                if self._counts(rank)
+            }
+            self.counted[self.version] = set(parts)
+            for gradient in parts.values():
                 self.value = mix(self.value, gradient)
             self.version += 1
-        return None
+
+    def _is_whole(self, parts: Mapping[int, int]) -> bool:
+        """Return whether all parts are there, and will be in all groups if a worker is lost."""
+        members = [rank for rank in range(WORKERS) if self._counts(rank)]
+        known = all(
+            rank in self.ends or self.known.get(rank, 0) > self.version for rank in members
+        )
+        return parts.keys() >= set(members) and (known or not self._may_lose)
+
+    def _counts(self, rank: int) -> bool:
+        """Return whether a worker has a part in the next step."""
+        return self.version < self.ends.get(rank, self.version + 1)
 
 
 def sequential(steps: int) -> list[int]:

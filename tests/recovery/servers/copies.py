@@ -1,28 +1,25 @@
-"""A group's copies: in the memory of a pserver, and on its disk."""
+"""A group's copies: in the memory of a pserver, and on a disk."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from tests.recovery.groups.state import GroupState
-from tests.recovery.protocol import EMPTY, Command, Reply
-
-
-class CopyName(NamedTuple):
-    """A copy that may become the owner; a disk outlives incarnations, its number is 0."""
-
-    medium: Literal["disk", "memory"]
-    pserver: int
-    incarnation: int = 0
+from tests.recovery.protocol import EMPTY, Command, CopyName, Reply
+from tests.recovery.servers.counting import Counting
 
 
 class DiskCopy:
-    """A snapshot, and the log behind it; ``synced`` commands of the log survive a crash."""
+    """A snapshot, and the log behind it; ``synced`` commands of the log survive a crash.
 
-    def __init__(self, state: GroupState) -> None:
+    ``term`` is that of the last owner that wrote here.
+    """
+
+    def __init__(self, state: GroupState, term: int) -> None:
         self.snapshot = state.copied()
         self.log: list[Command] = []
         self.synced = 0
+        self.term = term
 
     @property
     def position(self) -> int:
@@ -60,10 +57,11 @@ class DiskCopy:
 
 @dataclass
 class Follower:
-    """What an owner knows of a copy that follows its log."""
+    """What an owner knows of a copy that follows its log; a move's isn't waited for."""
 
     position: int
-    incarnation: int
+    name: CopyName
+    is_replica: bool
 
 
 @dataclass
@@ -71,6 +69,20 @@ class Hold:
     """Changes wait for a cut; with ``limits``, those up to them are let through."""
 
     limits: Mapping[int, int] | None = None
+
+
+@dataclass
+class Attempts:
+    """A follower's attempts to become the owner.
+
+    ``fenced`` is where the owner has stopped, under ``term``; ``was_fenced`` is for a defect.
+    """
+
+    number: int = 1
+    fenced: int | None = None
+    term: int = 0
+    has_asked: bool = False
+    was_fenced: bool = False
 
 
 class MemoryCopy:
@@ -81,25 +93,42 @@ class MemoryCopy:
         state: GroupState,
         role: Literal["owner", "follower", "stale"],
         term: int,
+        name: CopyName,
     ) -> None:
         self.state = state
         self.role = role
+        self.name = name
         self.log: list[Command] = []  # what may still be sent to followers, or written
         self.log_start = state.position
         self.positions: dict[tuple[int, int], int] = {}  # of changes in the log
-        self.begin_term(term)
+        self.disk: DiskCopy | None = None
+        self.disk_name: CopyName | None = None
+        self.begin_term(term, frozenset())
 
-    def begin_term(self, term: int) -> None:
-        """Begin as the owner of a term, without any copies that count as durable."""
-        self.term = term
-        self.first_position = self.state.position
+    def begin_term(self, term: int, inherited: frozenset[CopyName]) -> None:
+        """Begin as the owner of a term; the registry names copies of the former owner."""
+        self.term = self.since = term
         self.followers: dict[int, Follower] = {}
-        self.counted: frozenset[CopyName] = frozenset()
-        self.reports = False  # whether anything may be reported durable
+        self.counting = Counting(inherited, floor=self.state.position)
         self.hold: Hold | None = None
         self.last_cut = 0
-        self.fenced = False  # a handover is about to switch
-        self.successor: int | None = None
+        self.reopen()
+        self.undone: dict[CopyName, int] = {}  # a follower's attempts that were given up
+        self.attempts = Attempts()
+
+    def continue_as(self, term: int) -> None:
+        """Go on as the owner under a new term: nothing was lost."""
+        self.term = term
+        self.hold, self.last_cut = None, 0
+        self.counting.begin_term()
+        if self.fenced_for is not None:
+            follower, attempt = self.fenced_for
+            self.undone[follower] = attempt
+        self.reopen()
+
+    def reopen(self) -> None:
+        """Execute changes again, or from now on."""
+        self.fenced_for: tuple[CopyName, int] | None = None  # a handover's attempt
 
     def execute(self, command: Command) -> Reply | None:
         """Log a command and apply it."""
@@ -121,22 +150,37 @@ class MemoryCopy:
 
 @dataclass
 class Ownership:
-    """What the registry says of a group."""
+    """What the registry says of a group.
+
+    ``number`` is that of the proposal that is written, in this term. A term ``succeeds``
+    another one from a ``source``: the copy that is gone on with, or None for the owner's own.
+    """
 
     term: int
     owner: tuple[int, int]  # index and incarnation
     eligible: frozenset[CopyName]
+    number: int = 0
+    target: CopyName | None = None
+    source: CopyName | None = None
+    succeeds: int = 0
+    is_move: bool = False
+
+    @property
+    def age(self) -> tuple[int, int]:
+        """Return what the newest record of a group has most of."""
+        return self.term, self.number
 
 
 class Pserver:
     """A server process with its disk; ``incarnation`` grows with each start."""
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, disks: dict[int, DiskCopy]) -> None:
         self.index = index
         self.up = True
         self.incarnation = 1
         self.copies: dict[int, MemoryCopy] = {}
-        self.disks: dict[int, DiskCopy] = {}
+        self.read: dict[int, Ownership] = {}  # what it has read last of the registry
+        self.disks = disks  # the newest log of each group; all pservers may share a folder
         self.disk_full = False
 
     def is_up_as(self, incarnation: int) -> bool:

@@ -1,9 +1,9 @@
 """A group's log: written to disk, sent to followers, and cut by snapshots."""
 
 from tests.recovery.defects import Defect
-from tests.recovery.groups.state import Window
 from tests.recovery.protocol import Append, Appended, Command, Kind
 from tests.recovery.servers.copies import MemoryCopy
+from tests.recovery.servers.durability import make_disk
 from tests.recovery.world import World
 
 SYNCED = 0.6  # of the writes, at once; others with a later one
@@ -22,9 +22,9 @@ class Logs:
         pserver = world.random.choice(world.pservers)
         if not pserver.up or not world.on_disk:
             return
-        for group, copy in pserver.copies.items():
-            disk = pserver.disks.get(group)
-            if disk is None or self._is_frozen(copy):
+        for copy in pserver.copies.values():
+            disk = copy.disk
+            if disk is None:
                 continue
             missing = copy.log_from(disk.written_position)
             if pserver.disk_full:
@@ -36,24 +36,22 @@ class Logs:
             if world.quiet or world.random.random() < SYNCED:
                 disk.sync()
 
-    def _is_frozen(self, copy: MemoryCopy) -> bool:
-        return copy.role == "stale" and not self._world.lacks(Defect.NO_TERM_CHECK)
-
     def snapshot(self) -> None:
-        """One pserver replaces a disk's log by a snapshot."""
+        """One owner replaces a disk's log by a snapshot, or has its first one."""
         world = self._world
         pserver = world.random.choice(world.pservers)
         if not pserver.up or not pserver.copies or not world.on_disk:
             return
         group = world.random.choice(list(pserver.copies))
-        copy, disk = pserver.copies[group], pserver.disks.get(group)
-        if disk is None or copy.role == "stale" or pserver.disk_full:
+        copy = pserver.copies[group]
+        if copy.role != "owner" or pserver.disk_full:
             return
-        image = copy.state.copied()
-        if world.lacks(Defect.SNAPSHOT_WITHOUT_WINDOWS):
-            incarnations = image.incarnations().items()
-            image.windows = {rank: Window(each, set()) for rank, each in incarnations}
-        disk.replace(image)
+        if copy.disk is None:
+            make_disk(world, pserver, group, copy)
+        else:
+            copy.disk.replace(world.image_of(copy))
+        if copy.disk is None:
+            return  # another process has the folder open
         followed = [follower.position for follower in copy.followers.values()]
         copy.drop_log(min([copy.state.position, *followed]))
 
@@ -67,25 +65,30 @@ class Logs:
                 self._ship(pserver.index, group, copy)
 
     def _ship(self, origin: int, group: int, copy: MemoryCopy) -> None:
-        for index, follower in copy.followers.items():
-            if index == copy.successor and self._world.lacks(Defect.HANDOVER_WITHOUT_TAIL):
+        target = self._world.registry[group].target
+        for follower in copy.followers.values():
+            early = self._world.lacks(Defect.HANDOVER_WITHOUT_TAIL)
+            if early and follower.name == target:
                 continue
             append = Append(
                 group=group,
                 origin=origin,
-                to=index,
-                incarnation=follower.incarnation,
+                to=follower.name,
                 term=copy.term,
+                since=copy.since,
                 start=follower.position,
                 commands=tuple(copy.log_from(follower.position)),
             )
             self._world.send(append)
 
     def append(self, message: Append) -> None:
-        """A follower takes what it lacks, of its own term only."""
-        copy = self._world.copy_at(message.group, message.to, message.incarnation)
-        if copy is None or copy.role != "follower" or copy.term != message.term:
+        """A follower takes what it lacks, of an owner that lost nothing since its own term."""
+        copy = self._world.copy_named(message.group, message.to)
+        if copy is None or copy.role != "follower":
             return
+        if not message.since <= copy.term <= message.term:
+            return
+        copy.term = message.term
         if message.start > copy.state.position:
             return
         for command in message.commands[copy.state.position - message.start :]:
@@ -94,7 +97,6 @@ class Logs:
             group=message.group,
             origin=message.to,
             to=message.origin,
-            incarnation=message.incarnation,
             term=message.term,
             position=copy.state.position,
         )
@@ -106,9 +108,9 @@ class Logs:
         copy = pserver.copies.get(message.group)
         if not pserver.up or copy is None:
             return
-        follower = copy.followers.get(message.origin)
-        same = copy.role == "owner" and copy.term == message.term
-        if same and follower is not None and follower.incarnation == message.incarnation:
+        follower = copy.followers.get(message.origin.pserver)
+        same = copy.role == "owner" and copy.since <= message.term <= copy.term
+        if same and follower is not None and follower.name == message.origin:
             follower.position = max(follower.position, message.position)
 
 

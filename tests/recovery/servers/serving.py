@@ -2,6 +2,7 @@
 
 from tests.recovery.cuts import Cuts
 from tests.recovery.defects import Defect
+from tests.recovery.groups.geo import GeoState
 from tests.recovery.groups.localsgd import LocalSgdState
 from tests.recovery.groups.sync import SyncState
 from tests.recovery.groups.tables import TableState
@@ -12,7 +13,6 @@ from tests.recovery.protocol import (
     Command,
     Error,
     Kind,
-    Mode,
     Outcome,
     Progress,
     Reply,
@@ -42,13 +42,15 @@ class Serving:
         checked = not self._world.lacks(Defect.NO_TERM_CHECK)
         if copy is None or copy.role == "follower" or (checked and _another(copy, request)):
             self._answer(request, copy, Outcome(error="moved"))
-        elif not (copy.fenced and checked):
+        elif copy.fenced_for is None or not checked:
             self._serve(request, copy)
 
     def _serve(self, request: Request, copy: MemoryCopy) -> None:
         known = copy.state.incarnation(request.rank)
         if request.incarnation < max(known, copy.state.fences.get(request.rank, 0)):
             return  # an older incarnation: nobody waits for the error
+        if request.rank in copy.state.lost and not self._world.lacks(Defect.LOST_IS_TAKEN):
+            return
         if request.kind is Kind.JOIN:
             self._join(request, copy, known)
         elif request.incarnation > known:
@@ -69,12 +71,14 @@ class Serving:
             step = state.next_step(request.rank)
         elif isinstance(state, TableState):
             step = state.gate.next_step(request.rank)
-        self._answer(request, copy, Outcome(next_step=step))
+        self._answer(request, copy, Outcome(next_step=step, begun=state.term))
 
     def _pull(self, request: Request, copy: MemoryCopy) -> None:
         """Answer a pull, or park it until its step may begin."""
         state = copy.state
         if isinstance(state, SyncState):
+            if request.part.step > state.known.get(request.rank, 0):
+                copy.execute(Command(Kind.KNOW, request.rank, part=request.part))
             value = state.value_at(request.step)
             if value is not None:
                 self._answer(request, copy, Outcome(value=value))
@@ -104,7 +108,7 @@ class Serving:
             self._history.executed(request, acts=self._world.owner(request.group) is copy)
         elif isinstance(state, LocalSgdState):
             reply = state.whole()
-        elif self._world.mode is Mode.GEO:
+        elif isinstance(state, GeoState):
             listen = Command(
                 Kind.LISTEN, request.rank, request.incarnation, acked=request.acked
             )
@@ -128,7 +132,7 @@ class Serving:
     def _answer(self, request: Request, copy: MemoryCopy | None, outcome: Outcome) -> None:
         term, progress = request.term, Progress()
         if copy is not None and copy.role != "follower" and not outcome.error:
-            upto = durable_position(self._world, request.group, request.to, copy)
+            upto = durable_position(self._world, copy)
             durable = copy.state.durable(request.rank, copy.positions, upto)
             term, progress = copy.term, Progress(copy.state.position, upto, durable)
         self._world.send(Answer(request, term, outcome, progress))

@@ -1,7 +1,7 @@
 """The worker of each mode."""
 
 from tests.recovery.protocol import STEPS, Mode
-from tests.recovery.workers.geo import GeoWorker
+from tests.recovery.workers.geo import GeoRowsWorker, GeoWorker
 from tests.recovery.workers.localsgd import LocalSgdWorker
 from tests.recovery.workers.sync import SyncWorker
 from tests.recovery.workers.tables import AsyncWorker
@@ -11,7 +11,9 @@ from tests.recovery.world import World
 OF_MODE: dict[Mode, type[Worker]] = {
     Mode.ASYNC: AsyncWorker,
     Mode.SYNC: SyncWorker,
+    Mode.SHRINK: SyncWorker,
     Mode.GEO: GeoWorker,
+    Mode.GEO_ROWS: GeoRowsWorker,
     Mode.LOCALSGD: LocalSgdWorker,
 }
 

@@ -2,15 +2,17 @@
 
 from tests.recovery.defects import Defect
 from tests.recovery.protocol import (
+    EMPTY,
     GROUPS,
     KEPT_STEPS,
     STEPS,
     Answer,
     Kind,
+    Mode,
     Part,
     mix,
 )
-from tests.recovery.workers.worker import Worker
+from tests.recovery.workers.worker import Entry, Worker
 from tests.recovery.world import World
 from typing_extensions import override
 
@@ -23,36 +25,53 @@ class SyncWorker(Worker):
     def __init__(self, world: World, rank: int, incarnation: int, steps: int) -> None:
         super().__init__(world, rank, incarnation, steps)
         self.step: int | None = None
-        self._values: dict[int, int] = {}
+        self._may_be_lost = world.mode is Mode.SHRINK
+        self._begin_pulls()
         self._next_steps: dict[int, int] = {}
         self._durable_steps: dict[int, int] = {}
+        self._joins: dict[int, tuple[int, int]] = {}  # term and position of each join
+        self._settled: set[int] = set()
 
     @override
     def _pull(self, group: int) -> None:
-        if self.step is not None:
-            self.world.send(self._request(group, Kind.PULL, step=self.step))
+        if self.step is None:
+            self.world.send(self._request(group, Kind.JOIN))  # asks how far it is durable
+        else:
+            known = Part(step=self._known_everywhere()) if self._may_be_lost else EMPTY
+            self.world.send(self._request(group, Kind.PULL, step=self.step, part=known))
 
     @override
     def _pull_answered(self, answer: Answer) -> None:
         self._learn_durable(answer)
-        if answer.request.step == self.step:
-            self._values[answer.request.group] = answer.outcome.value
+        group, progress = answer.request.group, answer.progress
+        if answer.request.step != self.step:
+            return
+        self._values[group] = answer.outcome.value
+        if group not in self._pulls or self._pulls[group][0] != answer.term:
+            self._pulls[group] = answer.term, progress.position
+        elif progress.durable_position >= self._pulls[group][1]:
+            self._ended.add(group)
 
     @override
     def _join_answered(self, answer: Answer) -> None:
-        """Begin at the first step that some group lacks, or go back to it."""
+        """Begin at the first step that some group lacks, once no group can lose those before.
+
+        They are a former incarnation's, and nobody could send them again.
+        """
         self._learn_durable(answer)
-        needed = answer.outcome.next_step
-        self._next_steps[answer.request.group] = needed
-        if len(self._durable_steps) < len(GROUPS):
+        group, progress = answer.request.group, answer.progress
+        if self.step is not None:
             return
-        if self.step is None:
+        if group not in self._joins or self._joins[group][0] != answer.term:
+            self._joins[group] = answer.term, progress.position
+            self._settled.discard(group)
+        self._next_steps[group] = answer.outcome.next_step
+        early = self.world.lacks(Defect.SYNC_BEGINS_EARLY)
+        if early or progress.durable_position >= self._joins[group][1]:
+            self._settled.add(group)
+        if len(self._settled) == len(GROUPS):
             self._go_to(min(self._next_steps.values()))
-        elif needed < self.step and needed + 1 not in self.outbox:
-            # A former incarnation pushed these; it is dead, and the group has lost them.
-            assert needed + 1 < min(self.outbox, default=needed + 2)
-            self._go_to(needed)
-            self.world.counts["returns"] += 1
+            self.world.counts["returns"] += self.step != 0
 
     def _learn_durable(self, answer: Answer) -> None:
         group = answer.request.group
@@ -60,7 +79,20 @@ class SyncWorker(Worker):
         self._durable_steps[group] = max(known, answer.progress.durable)
 
     def _go_to(self, step: int) -> None:
-        self.step, self.sequence, self._values = step, step, {}
+        self.step, self.sequence = step, step
+        self._begin_pulls()
+
+    def _begin_pulls(self) -> None:
+        self._values: dict[int, int] = {}
+        self._pulls: dict[int, tuple[int, int]] = {}  # term and position of each answer
+        self._ended: set[int] = set()
+
+    @override
+    def _term_changed(self, group: int) -> None:
+        """Pull anew: the version may come out otherwise, if a lost worker's part is gone."""
+        if self._may_be_lost:
+            self._values.pop(group, None)
+            self._ended.discard(group)
 
     @override
     def _train(self) -> None:
@@ -68,7 +100,9 @@ class SyncWorker(Worker):
         if step is None:
             return
         if step == STEPS:
-            self.done = not self.outbox
+            # That all groups have the last part is durable, too, where that counts.
+            ended = len(self._ended) == len(GROUPS) or not self._may_be_lost
+            self.done = ended and not self.outbox
             return
         allowed = TOO_FAR if self.world.lacks(Defect.SYNC_TOO_FAR_AHEAD) else KEPT_STEPS
         if len(self._values) < len(GROUPS) or step - self._durable_everywhere() >= allowed:
@@ -77,7 +111,15 @@ class SyncWorker(Worker):
         self.sequence = step
         parts = {group: Part(gradient=mix(self.rank, step, group, *values)) for group in GROUPS}
         self.make(Kind.STEP, parts)
-        self.step, self._values = step + 1, {}
+        self.step = step + 1
+        self._begin_pulls()
+
+    def _known_everywhere(self) -> int:
+        """Return how many of the rank's steps no group can lose."""
+        if self.world.lacks(Defect.ACKNOWLEDGED_IS_KNOWN):
+            missing = [n for n, each in self.outbox.items() if not _is_acknowledged(each)]
+            return min(missing, default=self.sequence + 1) - 1
+        return self._durable_everywhere()
 
     def _durable_everywhere(self) -> int:
         """Return how many of the rank's steps are durable in every group."""
@@ -86,3 +128,7 @@ class SyncWorker(Worker):
             for group in entry.durable:
                 durable[group] = max(durable[group], entry.sequence)
         return min(durable.values())
+
+
+def _is_acknowledged(entry: Entry) -> bool:
+    return len(entry.ever_acknowledged) == len(GROUPS)

@@ -7,10 +7,18 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from paramfleet_coordinator.access import AUDIT_LOG, AuditLog, audit, requires
+from paramfleet_coordinator.access import AUDIT_LOG, RIGHTS, AuditLog, audit, requires
+from paramfleet_coordinator.core.gathering import Gathering
+from paramfleet_coordinator.core.job import Job, JobRules
+from paramfleet_coordinator.routes import RpcRoutes
 from paramfleet_shared.discovery.job_registry import AUDIT_ENTRIES as MAX
+from paramfleet_shared.discovery.job_registry import JobRegistry
+from paramfleet_shared.discovery.records import JobSizes
+from paramfleet_shared.discovery.redis.store import RedisStore
+from paramfleet_shared.discovery.registry import CoordinatorRecord
 from paramfleet_shared.net.access import Gate, Identity
 from paramfleet_shared.net.admin import AdminServer
+from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.telemetry.logs_and_metrics import MetricRegistry
 
 
@@ -78,3 +86,22 @@ def test_a_restarted_process_goes_on_with_the_former_ones_changes() -> None:
 
     assert [each.action for each in audit_log.entries] == ["0", "1", "2"]
     assert [each.number for each in audit_log.entries] == [1, 2, 3]
+
+
+async def test_every_operation_for_members_names_the_roles_that_may_ask_for_it() -> None:
+    sizes, clock = JobSizes(worker_num=1, server_num=1, num_shards=4), SystemClock()
+    job = Job(sizes, rules=JobRules(lease_ttl_s=4.0, lease_renew_s=0.5, start_timeout_s=0.0))
+    store = RedisStore("redis://127.0.0.1:1", clock=clock, timeout_s=1.0)
+    record = CoordinatorRecord(endpoint="", admin="", host="h", pid=1)
+    routes = RpcRoutes(
+        job,
+        JobRegistry(store, job="flights", record=record, lease_ttl_s=4.0),
+        gathering=Gathering(sizes, settle_s=1.0),
+        name="flights",
+        clock=clock,
+        tick_s=1.0,
+    )
+
+    assert set(routes.handlers()) == set(RIGHTS)
+    assert all(RIGHTS.values())
+    await store.close()

@@ -87,7 +87,7 @@ def test_sizes_agree() -> None:
     settings = dict(literal.split("=", 1) for literal in job["literals"])
     by_name = {name_of(found): found["spec"] for found in WORKLOADS}
 
-    assert settings["PARAMFLEET_COORDINATOR__SERVER_NUM"] == str(
+    assert settings["PARAMFLEET_COORDINATOR__SERVER_PROCESSES"] == str(
         by_name["StatefulSet pserver"]["replicas"]
     )
     assert settings["PARAMFLEET_COORDINATOR__WORKER_NUM"] == str(

@@ -180,6 +180,33 @@ def test_tests_for_a_slow_machine_run_last_and_the_floor_is_judged_over_both(
     assert "cores and wire: 100.0 % (at least 95 %)" in ran.stdout
 
 
+TRACED = """
+import sys
+sys.path.insert(0, "shared/paramfleet_shared/net/wire")
+import halves
+
+def test_it():
+    assert (sys.gettrace() is not None) is {is_traced}
+    assert halves.{name}(1)
+"""
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_tests_of_units_alone_are_measured(tmp_path: Path, processes: int) -> None:
+    (tmp_path / MEASURED).mkdir(parents=True)
+    (tmp_path / MEASURED / "halves.py").write_text(TWO_HALVES)
+    for folder, name in (("integration", "two"), ("unit", "one"), ("zoo", "two")):
+        (tmp_path / "tests" / folder).mkdir(parents=True)
+        text = TRACED.format(name=name, is_traced=folder == "unit")
+        (tmp_path / "tests" / folder / f"test_{folder}.py").write_text(text)
+
+    ran = started(tmp_path, f"--numprocesses={processes}", "tests")
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "3 passed" in ran.stdout
+    assert "cores and wire: 66.7 %" in ran.stdout, "one of the two halves"
+
+
 def test_a_failure_and_low_coverage_in_the_first_phase_are_the_suites(tmp_path: Path) -> None:
     ran = run_whole(tmp_path, a=ALONE.format(expected=9), b=FAILS)
 

@@ -39,7 +39,7 @@ def test_no_server_or_no_worker_is_no_job(name: str) -> None:
         ({"ips": "h1,h2"}, {"coordinator": "h1:7000"}),
         ({"gpus": "0"}, {"redis": "redis://h1"}),
         ({"gpus": "0,1"}, {"nproc_per_node": 3}),
-        ({}, {"max_restarts": 1}),
+        ({"elastic": True}, {"max_restarts": 1}),
     ],
 )
 def test_options_of_both_kinds_of_job_are_both_named(
@@ -59,10 +59,19 @@ def test_with_a_data_folder_what_dies_is_started_again() -> None:
     assert LaunchSettings(gpus="0", max_restarts=2).restarts == 2
 
 
+def test_workers_are_started_again_only_if_that_is_asked_for() -> None:
+    servers = {"pserver", "coordinator", "redis"}
+    assert LaunchSettings().restarted == set()
+    assert LaunchSettings(data_dir="data").restarted == servers
+    assert LaunchSettings(max_restarts=2).restarted == {"worker"}
+    assert LaunchSettings(data_dir="data", max_restarts=2).restarted == servers | {"worker"}
+    assert LaunchSettings(data_dir="data", max_restarts=2, elastic=True).restarted == servers
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"max_restarts": 1}, "without --data-dir"),
+        ({"max_restarts": 1, "elastic": True}, "with --elastic"),
         ({"durability": "sync"}, "without --data-dir"),
         ({"data_dir": "d", "on": "ray"}, "left out with --on ray"),
         ({"durability": "sync", "gpus": "0"}, "without --data-dir"),
@@ -112,3 +121,28 @@ def test_the_addresses_of_several_machines_go_together() -> None:
     both = settings(servers="h1:6000", workers="h1", coordinator="h1:7000")
     assert both.several_machines
     assert not settings().several_machines
+
+
+@pytest.mark.parametrize("text", ["4:2", "0:2", "2:", ":2", "2:x", "a", "1:2:3", "2:70000"])
+def test_a_range_of_pservers_that_cannot_be_is_refused(text: str) -> None:
+    with pytest.raises(SettingError, match="server_num"):
+        LaunchSettings(server_num=text)
+
+
+def test_a_range_of_pservers_is_processes_and_groups() -> None:
+    given = settings(server_num="2:4")
+    assert (given.process_num, given.group_num, given.is_planned) == (2, 4, True)
+    plain = settings(server_num=2)
+    assert (plain.process_num, plain.group_num, plain.is_planned) == (2, 2, False)
+    assert settings(server_num=2, replicas=1).is_planned
+
+
+def test_a_copy_needs_another_process() -> None:
+    with pytest.raises(SettingError, match="a copy is in another process"):
+        LaunchSettings(server_num="1:4", replicas=1)
+    assert LaunchSettings(server_num=2, replicas=1).restarts == 3
+
+
+def test_processes_do_not_come_and_go_on_ray() -> None:
+    with pytest.raises(SettingError, match="--on ray"):
+        LaunchSettings(server_num="1:4", on="ray")

@@ -196,9 +196,14 @@ class Backend(ABC):
         """Leave while others go on; what waits is sent."""
         del optimizer  # there are no others
 
-    def abandon(self, error: str | None) -> None:
-        """Say why this script ended before ``stop``."""
-        del error  # there are no others
+    def abandon(self, error: str | None, *, may_return: bool = False) -> None:
+        """Say why this script ended before ``stop``.
+
+        Args:
+            error: What ended it; None for its own end.
+            may_return: Whether another process in its place may do better.
+        """
+        del error, may_return  # there are no others
 
     def between_steps(self) -> None:
         """Do what others may need between two steps."""

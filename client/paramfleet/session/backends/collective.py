@@ -106,7 +106,8 @@ class CollectiveBackend(Backend):
         self.check_served("leave")
 
     @override
-    def abandon(self, error: str | None) -> None:
+    def abandon(self, error: str | None, *, may_return: bool = False) -> None:
+        del may_return  # the launcher starts all again
         if not self.stopped:
             self.world.abandon(error or "its script ended without stop_worker")
 

@@ -15,6 +15,7 @@ from paramfleet.model_state.latecomers import BuffersForLate
 from paramfleet.nn.table_binding import check_covered
 from paramfleet.session.backends.base import Backend, Own
 from paramfleet.session.backends.resuming import begin_registered
+from paramfleet.session.backends.returning import begin_again, check_returns, keep_state
 from paramfleet.training.job import open_job
 from paramfleet.training.localsgd.over_pservers import LocalSgdMode
 from paramfleet.training.modes.asynchronous.mode import AsyncMode
@@ -122,6 +123,8 @@ class PserverBackend(Backend):
         }
         make = kinds[optimizer.mode.name]
         alone = make is GpuBoxMode and self.worker_num() == 1  # it may be started again
+        returned = self._session.returning and self._session.late
+        check_returns(returned, optimizer.mode, workers=self.worker_num())
         if make in {SyncMode, GpuBoxMode} and self._session.elastic and not alone:
             raise ElasticModeError(mode=optimizer.mode.name)
         self.agreement = Agreement(model)
@@ -144,6 +147,10 @@ class PserverBackend(Backend):
         optimizer.bind(mode, job.staleness)
         with optimizer.loading(self.agreement.loaded_from.folder):
             begin_registered(self, job, optimizer)
+            if returned:
+                exactly = optimizer.mode.name == "sync"
+                begin_again(self, job, optimizer, step=mode.begins_with, exactly=exactly)
+        keep_state(self, job, optimizer)
         note(
             log,
             "worker.trains",
@@ -181,7 +188,7 @@ class PserverBackend(Backend):
         communicator.close()
 
     @override
-    def abandon(self, error: str | None) -> None:
+    def abandon(self, error: str | None, *, may_return: bool = False) -> None:
         communicator, session = self._communicator, self._session
         if self.stopped or not communicator.is_own:
             return
@@ -189,7 +196,10 @@ class PserverBackend(Backend):
         why = error or "its script ended without fleet.stop_worker()"
         asked = self.own.departure.asked and error is None
         try:
-            communicator.say_last(self._say_goodbye() if asked else session.give_up(why))
+            if asked:
+                communicator.say_last(self._say_goodbye())
+            else:
+                communicator.say_last(session.give_up(why, may_return=may_return))
         except FleetError as failure:  # the job has failed already, or Redis is gone
             log.info("worker.ended_after", extra={"reason": str(failure)})
         communicator.close()
@@ -203,6 +213,7 @@ class PserverBackend(Backend):
 
     @override
     def between_steps(self) -> None:
+        self._session.level_with_former()
         if not self.stopped:
             self._for_late.look(self._communicator, self.agreement)
 

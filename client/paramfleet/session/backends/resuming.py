@@ -24,6 +24,8 @@ from paramfleet_shared.errors import FleetError, error_from_wire, error_to_wire
 __all__ = [
     "begin_registered",
     "packed_progress",
+    "plain_of",
+    "progress_of",
     "take_progress",
     "taking_progress",
     "unpacked_progress",
@@ -45,14 +47,14 @@ def begin_registered(backend: Backend, job: Job, optimizer: DistributedOptimizer
     if registered.has_positions:
         job.answering.begin({"positions": registered.answer})
     if not loaded.folder or job.communicator.session.has_passed(f"gather/{_GATHER}"):
-        return
+        return  # who comes late has no part in it, and who returns knows more of itself
     payload = b""
     if job.author.rank == 0:
         try:
             folder, manifest = loaded.read()
             _check_dense(job, optimizer, manifest)
             with of_one_manifest(folder, manifest):
-                payload = pack([None, _plain(read_progress(folder, manifest))])
+                payload = pack([None, plain_of(read_progress(folder, manifest))])
             note_differences(optimizer, manifest, folder)
         except FleetError as error:
             payload = pack([error_to_wire(error), None])
@@ -60,7 +62,7 @@ def begin_registered(backend: Backend, job: Job, optimizer: DistributedOptimizer
     if refusal is not None:
         failure = error_from_wire(refusal)
         raise failure
-    take_progress(backend, optimizer, _progress_of(progress), loaded.folder)
+    take_progress(backend, optimizer, progress_of(progress), loaded.folder)
 
 
 def take_progress(
@@ -80,6 +82,8 @@ def taking_progress(
     optimizer: DistributedOptimizer,
     progress: SavedProgress | None,
     folder: str,
+    *,
+    positions: bool = True,
 ) -> Generator[list[str], None, None]:
     """Have registered objects and the step count go on, if the block succeeds.
 
@@ -92,7 +96,9 @@ def taking_progress(
     """
     saved = progress or SavedProgress(steps=optimizer.num_steps)
     registered, workers = backend.own.registered, backend.worker_num()
-    with registered.taking(saved, rank=backend.worker_index(), workers=workers) as lacking:
+    rank = backend.worker_index()
+    taking = registered.taking(saved, rank=rank, workers=workers, positions=positions)
+    with taking as lacking:
         yield list(lacking)
     optimizer.go_on_from(saved.steps)
     if lacking:
@@ -113,12 +119,12 @@ def packed_progress(folder: Path, manifest: Manifest) -> bytes:
         ManifestError: if the manifest describes it wrongly.
         CheckpointDamagedError: if its file isn't what was saved.
     """
-    return pack(_plain(read_progress(folder, manifest)))
+    return pack(plain_of(read_progress(folder, manifest)))
 
 
 def unpacked_progress(packed: bytes) -> SavedProgress | None:
     """Return what ``packed_progress`` packed."""
-    return _progress_of(unpack(packed))
+    return progress_of(unpack(packed))
 
 
 def _check_dense(job: Job, optimizer: DistributedOptimizer, manifest: Manifest) -> None:
@@ -132,7 +138,8 @@ def _check_dense(job: Job, optimizer: DistributedOptimizer, manifest: Manifest) 
     check_same_places(manifest.parameters, parameters_of(job.agreement.model, blocks))
 
 
-def _plain(progress: SavedProgress | None) -> Any:
+def plain_of(progress: SavedProgress | None) -> Any:
+    """Return a progress as a plain value."""
     if progress is None:
         return None
     return {
@@ -145,7 +152,8 @@ def _plain(progress: SavedProgress | None) -> Any:
     }
 
 
-def _progress_of(plain: Any) -> SavedProgress | None:
+def progress_of(plain: Any) -> SavedProgress | None:
+    """Return what ``plain_of`` was given."""
     if plain is None:
         return None
     positions = {int(rank): states for rank, states in plain.pop("positions")}

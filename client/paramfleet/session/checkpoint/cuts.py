@@ -3,16 +3,19 @@
 A push goes to every pserver, and each takes it when it comes. So at any moment some pservers
 have taken pushes that others haven't. The saver has all of them hold what comes from now on,
 learns what each has taken, and has each let through what another one has: then all hold the
-same pushes, and save. A pserver lets pushes go on as soon as its own part is written.
+same pushes, and take images. A pserver lets pushes go on as soon as it has its own, and
+writes it beside the training.
 
-In sync nothing is held: while worker 0 saves, no step is whole.
+In sync nothing is held: until worker 0 has begun its save, no step is whole.
 """
 
+import asyncio
+import logging
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from paramfleet.transport.pservers import PServers
+from paramfleet.transport.pservers import PServers, answers_of
 from paramfleet.transport.requests import Author
 from paramfleet_shared.checkpoint.cuts import Cut
 from paramfleet_shared.errors import FleetError
@@ -20,7 +23,12 @@ from paramfleet_shared.net.wire.identity import FIRST_SEQUENCE
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.system.clock import Clock
 
-__all__ = ["Verdict", "judge", "save_everywhere"]
+__all__ = ["ATTEMPTS", "Begun", "Verdict", "begin_everywhere", "end_everywhere", "judge"]
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS = 3
+"""How often a save is tried that a pserver loses, because its process is replaced."""
 
 HOLD_S = 30.0
 """Seconds for which a pserver holds pushes: if the saver dies, they wait no longer."""
@@ -28,7 +36,10 @@ HOLD_S = 30.0
 PATIENCE_S = 10.0
 """Seconds to wait for pushes that some pservers have and others don't."""
 
-_POLL_S = 0.005
+POLL_S = 20.0
+"""Seconds that a pserver is asked to wait for the end of writing."""
+
+_FIRST_POLL_S = 0.005
 _MAX_POLL_S = 0.1
 
 _LET_GO_S = 5.0
@@ -114,7 +125,20 @@ def judge(answers: Sequence[Mapping[str, Any]]) -> Verdict:
     return Verdict(not reason, targets, reason, hopeless)
 
 
-async def save_everywhere(
+class Begun(NamedTuple):
+    """A save of which every pserver has its image."""
+
+    name: str
+    answers: list[Message]
+    cut: Cut
+    """Whether the images are of one moment; if not it says why."""
+    author: Author
+    """Who saves."""
+    is_increment: bool = False
+    """Whether they write only what changed since another save."""
+
+
+async def begin_everywhere(
     pservers: PServers,
     author: Author,
     folder: str,
@@ -122,8 +146,11 @@ async def save_everywhere(
     in_sync: bool,
     clock: Clock,
     more: Mapping[str, Any] | None = None,
-) -> tuple[list[Message], Cut]:
-    """Have every pserver write its part of a checkpoint; runs on the communicator's loop.
+) -> Begun:
+    """Have every pserver take its image for a checkpoint; runs on the communicator's loop.
+
+    They write it beside the training from then on. Where one lets pushes go on too early, as
+    a pserver that started again does, the moment is looked for again.
 
     Args:
         pservers: All of the job.
@@ -131,44 +158,89 @@ async def save_everywhere(
         folder: An absolute path, the same on every machine.
         in_sync: Whether the mode is sync.
         clock: For waits, and for how long it took.
-        more: Fields of ``save``: what the pservers ask the workers for while they write.
-
-    Returns:
-        The pservers' answers, and whether they are of one moment. They are written even if
-        not: then it says why.
+        more: Fields of ``save``: what the pservers ask the workers for while they write, and
+            ``chain``. Where a pserver doesn't know what changed since its ``since``, all
+            write everything.
 
     Raises:
-        FleetError: if a pserver couldn't write its part. No pserver holds pushes after that.
+        FleetError: if a pserver couldn't take it. No pserver holds pushes after that.
     """
-    began = clock.monotonic()
     fields = {**author.fields(), "dirname": folder, **(more or {})}
-    if in_sync:
-        answers = await pservers.call_all("save", fields, timeout_s=pservers.step_timeout_s)
-        reason = _different_steps(answers)
-        seconds = clock.monotonic() - began
-        return answers, Cut(consistent=not reason, reason=reason, paused_s=round(seconds, 3))
-    name = secrets.token_hex(8)
-    hold = {**author.fields(), "cut": name}
-    try:
-        reason = await _hold(pservers, hold, clock)
-        answers = await pservers.call_all(
-            "save", {**fields, "cut": name}, timeout_s=pservers.step_timeout_s
-        )
-    except FleetError:
-        await _let_go(pservers, hold)
-        raise
-    let_go = [server for server, each in enumerate(answers) if not each.fields["held"]]
-    if let_go and not reason:
-        reason = f"pserver {let_go[0]} let pushes go on before its part was written"
-    paused_s = round(max(float(each.fields["paused_s"]) for each in answers), 3)
-    return answers, Cut(consistent=not reason, reason=reason, paused_s=paused_s)
+    begun = await _begin_once(pservers, author, fields, in_sync=in_sync, clock=clock)
+    chain = fields.get("chain", {})
+    if begun.is_increment or not chain.get("since"):
+        return begun
+    fields["chain"] = {**chain, "since": ""}
+    return await _begin_once(pservers, author, fields, in_sync=in_sync, clock=clock)
+
+
+async def _begin_once(
+    pservers: PServers, author: Author, fields: dict[str, Any], *, in_sync: bool, clock: Clock
+) -> Begun:
+    attempt = 0
+    while True:
+        attempt += 1
+        began = clock.monotonic()
+        name = secrets.token_hex(8)
+        saving = {**fields, "apart": name}
+        if in_sync:
+            answers = await _save(pservers, saving)
+            reason = _different_steps(answers)
+            seconds = clock.monotonic() - began
+            cut = Cut(consistent=not reason, reason=reason, paused_s=round(seconds, 3))
+            return Begun(name, answers, cut, author, _are_increments(answers))
+        hold = {**author.fields(), "cut": name}
+        try:
+            reason = await _hold(pservers, hold, clock)
+            answers = await _save(pservers, {**saving, "cut": name})
+        except FleetError:
+            await _let_go(pservers, hold)
+            raise
+        let_go = [server for server, each in enumerate(answers) if not each.fields["held"]]
+        if let_go and not reason:
+            reason = f"pserver {let_go[0]} let pushes go on before its image was taken"
+            if attempt < ATTEMPTS:
+                facts = {"reason": reason, "attempt": attempt}
+                log.warning("worker.checkpoint_begun_again", extra=facts)
+                continue
+        paused_s = round(max(float(each.fields["paused_s"]) for each in answers), 3)
+        cut = Cut(consistent=not reason, reason=reason, paused_s=paused_s)
+        return Begun(name, answers, cut, author, _are_increments(answers))
+
+
+async def end_everywhere(pservers: PServers, begun: Begun) -> list[Message]:
+    """Return what each pserver has written, when all have; runs on the communicator's loop.
+
+    Raises:
+        SaveGoneError: if a pserver started again meanwhile: save again.
+        FleetError: if a pserver couldn't write its part. None writes any more then.
+    """
+    fields = {**begun.author.fields(), "apart": begun.name, "wait_s": POLL_S}
+    timeout_s = POLL_S + pservers.call_timeout_s
+
+    async def written(server: int) -> Message:
+        while True:
+            answer = await pservers.call_one(server, "saved", fields, timeout_s=timeout_s)
+            if answer.fields["done"]:
+                return answer
+
+    servers = range(len(begun.answers))
+    return answers_of(await asyncio.gather(*map(written, servers), return_exceptions=True))
+
+
+def _are_increments(answers: Sequence[Message]) -> bool:
+    return all(each.fields["increment"] for each in answers)
+
+
+async def _save(pservers: PServers, fields: dict[str, Any]) -> list[Message]:
+    return await pservers.call_all("save", fields, timeout_s=pservers.step_timeout_s)
 
 
 async def _hold(pservers: PServers, hold: Mapping[str, Any], clock: Clock) -> str:
     """Hold all pushes at one moment; return why that couldn't be had, or nothing."""
     began = clock.monotonic()
     targets: list[list[Any]] = []
-    pause_s = _POLL_S
+    pause_s = _FIRST_POLL_S
     while True:
         fields = {**hold, "for_s": HOLD_S, "targets": targets}
         answers = await pservers.call_all("hold", fields)

@@ -30,16 +30,15 @@ from paramfleet.tables.row_store import spec_of
 from paramfleet.tables.rules import OptimizerNotServedError, server_rule
 from paramfleet.training.modes.base import ModelTables
 from paramfleet.training.modes.rowstep import RowStepper, forget_states
+from paramfleet_shared.checkpoint.layers import LayerFile, read_layers
 from paramfleet_shared.checkpoint.manifest import (
     MANIFEST,
     CheckpointDamagedError,
     FilePart,
     Manifest,
     ManifestError,
-    SavedFile,
     SavedTable,
     StatesLeftOut,
-    read_part,
 )
 from paramfleet_shared.checkpoint.saved_ids import check_each_once, check_not_negative
 from paramfleet_shared.tables.rows.layout import RowLayout
@@ -248,12 +247,14 @@ def _read_wholes(
         CheckpointDamagedError: if a file isn't what was saved, or has an id that another one
             has, or a negative one of the tables ``not_negative``.
     """
-    wholes = {}
+    wholes, layers = {}, read_layers(folder, manifest)
     for table in manifest.tables:
         name = table.spec.name
-        files = [file for file in manifest.files if file.table == name]
-        parts = [read_part(folder, file, table.spec) for file in files]
-        _check_ids(folder, files, parts, allows_negative=name not in not_negative)
+        files, parts = list[LayerFile](), list[FilePart]()
+        for file in layers.files(name):
+            files.append(file.alone())
+            parts.append(file.read())
+        _check_ids(name, files, parts, allows_negative=name not in not_negative)
         wholes[name] = join_parts(parts, table.spec)
     return wholes
 
@@ -310,8 +311,8 @@ def _check_same_tables(
 
 
 def _check_ids(
-    folder: Path,
-    files: Sequence[SavedFile],
+    table: str,
+    files: Sequence[LayerFile],
     parts: Sequence[FilePart],
     *,
     allows_negative: bool,
@@ -324,9 +325,9 @@ def _check_ids(
     ids = [part.ids for part in parts if part.ids is not None]
     if not ids:  # a dense table's
         return
-    check_each_once(folder, files, ids)
+    check_each_once(table, [file.path for file in files], ids)
     for file, each in zip(files, ids, strict=True) if not allows_negative else ():
-        check_not_negative(folder, file, each)
+        check_not_negative(file.folder, file.file, each)
 
 
 def _specs_of(

@@ -2,7 +2,8 @@
 
 Each has a folder of its own, ``<number>-step-<step>``, which is complete or absent; numbers
 continue over restarts, so the newest is the one with the highest, and ``latest`` is a link to
-it. Older ones than are kept are removed when a newer one is complete.
+it. At an address one is complete with its manifest, and there is no link. Older ones than are
+kept are removed when a newer one is complete, but those that a kept one builds on.
 """
 
 import logging
@@ -12,9 +13,20 @@ import secrets
 import shutil
 from pathlib import Path
 
-from paramfleet.session.checkpoint.replaceable import check_makes_way
-from paramfleet.session.checkpoint.whole_folders import temporary_beside
-from paramfleet_shared.checkpoint.manifest import CheckpointWriteError
+from paramfleet.session.checkpoint.replaceable import check_makes_way, names_saved_in
+from paramfleet.session.checkpoint.whole_folders import (
+    Owner,
+    clear_own,
+    is_being_written,
+    temporary_beside,
+)
+from paramfleet_shared.checkpoint.layers import folders_of
+from paramfleet_shared.checkpoint.manifest import (
+    MANIFEST,
+    CheckpointWriteError,
+    ManifestError,
+)
+from paramfleet_shared.files.addresses import Address
 from paramfleet_shared.files.folders import FolderNameError
 
 __all__ = ["begin_numbered", "clear_left", "end_numbered", "newest_in"]
@@ -33,9 +45,15 @@ def begin_numbered(folder: Path, *, step: int) -> Path:
     Args:
         folder: Has the checkpoints; it may be absent.
         step: After how many steps it is.
+
+    Raises:
+        CheckpointWriteError: if an address can't be listed.
     """
     folder = folder.absolute()
-    number = max(_numbered(folder), default=0) + 1
+    try:
+        number = max(_numbered(folder), default=0) + 1
+    except OSError as error:
+        raise CheckpointWriteError(path=str(folder), reason=str(error)) from error
     return folder / f"{number:06d}-step-{step}"
 
 
@@ -50,6 +68,9 @@ def end_numbered(checkpoint: Path, *, keep: int) -> None:
     """
     folder = checkpoint.parent
     try:
+        if isinstance(folder, Address):  # has no links: the newest is the one with the highest
+            _remove_old(folder, keep)
+            return
         pointer = folder / f".{LATEST}.{secrets.token_hex(4)}"
         pointer.symlink_to(checkpoint.name, target_is_directory=True)
         try:
@@ -60,29 +81,78 @@ def end_numbered(checkpoint: Path, *, keep: int) -> None:
         facts = {"folder": str(folder), "reason": str(error)}
         log.warning("worker.checkpoint_pointer_failed", extra=facts)
         return
-    numbered = _numbered(folder)
+    _remove_old(folder, keep)
+
+
+def _remove_old(folder: Path, keep: int) -> None:
+    """Remove those that neither stay nor are built on; none if that can't be found out."""
+    try:
+        numbered = _complete(folder)
+        needed = {
+            name for number in sorted(numbered)[-keep:] for name in folders_of(numbered[number])
+        }
+    except (ManifestError, OSError) as error:
+        facts = {"folder": str(folder), "reason": str(error)}
+        log.warning("worker.checkpoint_not_removed", extra=facts)
+        return
     for number in sorted(numbered)[:-keep]:
-        _remove(numbered[number])
+        if numbered[number].name not in needed:
+            _remove(numbered[number])
 
 
 def newest_in(folder: Path) -> Path | None:
-    """Return the newest checkpoint in a folder; None if there is none."""
-    numbered = _numbered(folder.absolute())
+    """Return the newest checkpoint in a folder; None if there is none.
+
+    Raises:
+        ManifestError: if an address can't be listed.
+    """
+    try:
+        numbered = _complete(folder.absolute())
+    except OSError as error:
+        raise ManifestError(path=str(folder), rule=f"can't be listed: {error}") from error
     return numbered[max(numbered)] if numbered else None
 
 
-def clear_left(folder: Path) -> None:
-    """Remove what a former run left half written or half removed."""
+def clear_left(folder: Path, *, owner: Owner | None = None, alone: bool = False) -> None:
+    """Remove what was left half written or half removed; what is being written stays.
+
+    Args:
+        folder: Has the checkpoints.
+        owner: At an address, whose unfinished ones go: what another run writes there, and what
+            people keep there, looks the same. None removes none of them.
+        alone: Whether no other job saves there: only what a compact holds stays then.
+    """
+    if isinstance(folder, Address):
+        if owner is None:
+            return
+        try:
+            for path in _numbered(folder).values():
+                clear_own(path, owner)
+        except OSError as error:
+            facts = {"folder": str(folder), "reason": str(error)}
+            log.warning("worker.checkpoint_not_removed", extra=facts)
+        return
     for path in _listed(folder):
-        if _LEFT.fullmatch(path.name):
+        if _LEFT.fullmatch(path.name) and not is_being_written(path, by_others=not alone):
             shutil.rmtree(path, ignore_errors=True)
 
 
 def _remove(folder: Path) -> None:
     """Remove a checkpoint; from the beginning on it has no checkpoint's name any more.
 
-    One that holds anything else stays.
+    One that holds anything else stays; at an address what else it holds stays.
     """
+    if isinstance(folder, Address):
+        try:
+            names = names_saved_in(folder)
+            (folder / MANIFEST).unlink()  # it is no checkpoint from now on
+            for name in sorted(names - {MANIFEST}):
+                (folder / name).unlink(missing_ok=True)
+            folder.remove_if_empty()
+        except (OSError, ValueError) as error:
+            facts = {"folder": str(folder), "reason": str(error)}
+            log.warning("worker.checkpoint_not_removed", extra=facts)
+        return
     former = temporary_beside(folder)
     try:
         check_makes_way(folder)
@@ -93,8 +163,16 @@ def _remove(folder: Path) -> None:
         log.warning("worker.checkpoint_not_removed", extra=facts)
 
 
+def _complete(folder: Path) -> dict[int, Path]:
+    """Return those of ``_numbered`` that are complete; raises as it does."""
+    numbered = _numbered(folder)
+    if not isinstance(folder, Address):
+        return numbered
+    return {number: each for number, each in numbered.items() if (each / MANIFEST).exists()}
+
+
 def _numbered(folder: Path) -> dict[int, Path]:
-    """Return the checkpoints in a folder by their numbers."""
+    """Return the checkpoints in a folder by their numbers; raises as ``_listed``."""
     found = {}
     for path in _listed(folder):
         name = _NAME.fullmatch(path.name)
@@ -104,8 +182,18 @@ def _numbered(folder: Path) -> dict[int, Path]:
 
 
 def _listed(folder: Path) -> list[Path]:
-    """Return what is in a folder; nothing if it isn't there, or can't be read."""
+    """Return what is in a folder; nothing if it isn't there, or is local and can't be read.
+
+    Raises:
+        OSError: if an address can't be listed.
+    """
     try:
+        if isinstance(folder, Address):
+            return list(folder.iterdir())
         return [folder / name for name in os.listdir(folder)]  # noqa: PTH208 - raises at once
+    except FileNotFoundError:
+        return []
     except OSError:
+        if isinstance(folder, Address):
+            raise
         return []

@@ -1,23 +1,29 @@
-"""Checkpoints by time, as ``strategy.checkpoint_configs`` asks for them.
+"""Checkpoints by time and by steps, as ``strategy.checkpoint_configs`` asks for them.
 
-Worker 0 has them written, between two of its steps, in gpubox between two passes, into numbered
-folders (``numbered``). A failure is reported and ends nothing: the next is tried at its time.
+Worker 0 begins them between two of its steps, in gpubox between two passes, in numbered folders
+(``numbered``), and trains while they are written. A failure is reported and ends nothing: the
+next is tried at its time. One that is due while another is on its way comes after it.
 """
 
+from functools import partial
 from pathlib import Path
 
 from paramfleet.config.checkpoint_plan import CheckpointPlan
-from paramfleet.session.checkpoint.background import saved
+from paramfleet.session.checkpoint.background import Outcome, not_begun
+from paramfleet.session.checkpoint.job_save import Chain
 from paramfleet.session.checkpoint.numbered import begin_numbered, clear_left, end_numbered
 from paramfleet.session.checkpoint.saving import Saving
 from paramfleet.session.session import Session
+from paramfleet_shared.checkpoint.increments import Base
+from paramfleet_shared.checkpoint.manifest import CheckpointWriteError, new_identity
+from paramfleet_shared.files.addresses import place_of
 from paramfleet_shared.system.clock import Clock
 
 __all__ = ["PeriodicCheckpoints"]
 
 
 class PeriodicCheckpoints:
-    """Writes checkpoints when it is time. The training thread owns it.
+    """Begins checkpoints when it is time. The training thread owns it.
 
     Args:
         session: Whose worker trains.
@@ -30,10 +36,15 @@ class PeriodicCheckpoints:
         self._saving = saving
         self._clock = clock
         self._plan: CheckpointPlan | None = None
-        self._due = 0.0
+        self._began_at = 0.0
+        self._began_step = 0
+        self._base: Base | None = None
+        """The newest one that is written, if changes are marked since."""
+        self._num_increments = 0
+        """How many followed the last whole one."""
 
     def look(self) -> None:
-        """Write a checkpoint if it is time; called between two steps, costs little else.
+        """Begin a checkpoint if it is time; called between two steps, costs little else.
 
         During a pass of gpubox none can be written: the next call behind it does.
 
@@ -44,20 +55,51 @@ class PeriodicCheckpoints:
         plan = None if optimizer is None else optimizer.mode.checkpoints
         if plan is None or optimizer is None:
             return
-        now = self._clock.monotonic()
+        step = optimizer.num_steps
         if plan is not self._plan:
-            self._plan, self._due = plan, now + plan.every_s
+            self._plan, self._began_at = plan, self._clock.monotonic()
+            self._began_step = step - 1  # between the first step and the next
             if self._session.is_first_worker():
-                clear_left(Path(plan.dirname))
-        if now < self._due or not self._session.is_first_worker() or optimizer.is_in_pass:
+                clear_left(place_of(plan.dirname), owner=self._saving.owner)
+        self._began_step = min(self._began_step, step)  # a load may lead back
+        if not self._session.is_first_worker() or not self._is_due(plan, step):
             return
-        self._write(plan, step=optimizer.num_steps)
-        self._due = self._clock.monotonic() + plan.every_s
+        if optimizer.is_in_pass or self._saving.background.is_busy:
+            return
+        self._begin(plan, step=step)
+        self._began_at, self._began_step = self._clock.monotonic(), step
 
-    def _write(self, plan: CheckpointPlan, *, step: int) -> None:
-        checkpoint = begin_numbered(Path(plan.dirname), step=step)
-        done = saved(self._saving, checkpoint, clock=self._clock)
+    def _is_due(self, plan: CheckpointPlan, step: int) -> bool:
+        if plan.every_steps is not None and step - self._began_step >= plan.every_steps:
+            return True
+        if plan.every_s is None:
+            return False
+        return self._clock.monotonic() >= self._began_at + plan.every_s
+
+    def _begin(self, plan: CheckpointPlan, *, step: int) -> None:
+        clear_left(place_of(plan.dirname))  # of a compact that was killed meanwhile
+        try:
+            checkpoint = begin_numbered(place_of(plan.dirname), step=step)
+        except CheckpointWriteError as error:
+            done = not_begun(place_of(plan.dirname), error)
+            self._session.progress.note(periodic_checkpoint=done)
+            return
+        chain = None
+        if plan.incremental:
+            is_due = self._num_increments >= plan.incremental
+            chain = Chain(new_identity(), None if is_due else self._base)
+        begin = partial(self._saving.begin, chain=chain)
+        end = partial(self._end, plan, checkpoint, chain)
+        self._saving.background.start(begin, checkpoint, end)
         self._session.raise_if_failed()
+
+    def _end(
+        self, plan: CheckpointPlan, checkpoint: Path, chain: Chain | None, done: Outcome
+    ) -> None:
+        """Point to a checkpoint that is written; the thread that wrote it calls it."""
         if not done["error"]:
             end_numbered(checkpoint, keep=plan.keep)
+            if chain is not None:
+                self._base = Base(save=chain.save, folder=checkpoint.name)
+                self._num_increments = self._num_increments + 1 if done["incremental"] else 0
         self._session.progress.note(periodic_checkpoint=done)

@@ -11,6 +11,7 @@ then this worker takes no step until a load has succeeded.
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -45,7 +46,7 @@ from paramfleet_shared.net.wire.message import Message
 if TYPE_CHECKING:
     from paramfleet.training.optimizer import DistributedOptimizer
 
-__all__ = ["LoadRefusedError", "load_everywhere", "log_left_out"]
+__all__ = ["LoadRefusedError", "LoadReport", "load_everywhere", "log_left_out"]
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +62,15 @@ class LoadRefusedError(ContractError):
     )
 
 
+class LoadReport(NamedTuple):
+    """What a load has done."""
+
+    missing: list[str]
+    """What stays as it was, because the checkpoint doesn't have it."""
+    rows: dict[str, int]
+    """In worker 0: how many rows, or values of a dense table, pservers have of each table."""
+
+
 class _Read(NamedTuple):
     """What worker 0 has read."""
 
@@ -70,12 +80,16 @@ class _Read(NamedTuple):
 
 
 def load_everywhere(
-    backend: Backend, job: Job, optimizer: "DistributedOptimizer", folder: Path
-) -> list[str]:
+    backend: Backend,
+    job: Job,
+    optimizer: "DistributedOptimizer",
+    folder: Path,
+    *,
+    positions: bool = True,
+) -> LoadReport:
     """Load a checkpoint in every pserver and worker; every worker calls it.
 
-    Returns:
-        What stays as it was, because the checkpoint doesn't have it.
+    Without ``positions`` each worker stays where it is in its data.
 
     Raises:
         FleetError: what one of them has refused: the same one in every worker.
@@ -95,13 +109,15 @@ def load_everywhere(
         lacking: list[str] = []
         error: Exception | None = None
         try:
-            taking = taking_progress(backend, optimizer, saved, str(folder))
+            taking = taking_progress(
+                backend, optimizer, saved, str(folder), positions=positions
+            )
             lacking = taken.enter_context(taking)
         except Exception as failure:  # noqa: BLE001 - a user's object may raise anything
             error = failure
         workers = _agree(backend, error)
-        missing = _load(backend, job, optimizer, folder, read, workers=workers)
-        return [*missing, *lacking]
+        report = _load(backend, job, optimizer, folder, read, workers=workers)
+        return report._replace(missing=[*report.missing, *lacking])
 
 
 def _read(job: Job, optimizer: "DistributedOptimizer", folder: Path) -> _Read:
@@ -146,7 +162,7 @@ def _load(
     read: _Read | None,
     *,
     workers: int,
-) -> list[str]:
+) -> LoadReport:
     """Have the pservers load, and take what they have.
 
     Raises:
@@ -154,7 +170,9 @@ def _load(
     """
     agreement = job.agreement
     with optimizer.loading(str(folder)):
-        outcome = b"" if read is None else _load_servers(job, optimizer, folder, read)
+        outcome, rows = b"", dict[str, int]()
+        if read is not None:
+            outcome, rows = _load_servers(job, optimizer, folder, read)
         outcome = backend.gather("fleet.load_model.tables", outcome)[0]
         refusal, unchanged, missing, buffers = msgpack.unpackb(outcome)
         if not unchanged:
@@ -163,20 +181,21 @@ def _load(
             agreement.take([buffers], others="worker 0")
             optimizer.end_load()
     _raise(refusal)
-    return list(missing)
+    return LoadReport(list(missing), rows)
 
 
 def _load_servers(
     job: Job, optimizer: "DistributedOptimizer", folder: Path, read: _Read
-) -> bytes:
+) -> tuple[bytes, dict[str, int]]:
     """Have every pserver load, and worker 0's model take the buffers.
 
     Returns:
         For all workers: the first error as the wire has it, whether all pservers have refused,
-        what the checkpoint lacks, and the buffers.
+        what the checkpoint lacks, and the buffers. And the rows of each table.
     """
     agreement, unchanged = job.agreement, False
     fields = {
+        **job.author.fields(),
         "dirname": str(folder),
         "manifest": read.manifest.digest,
         "not_negative": without_negative_ids(agreement.model),
@@ -187,10 +206,13 @@ def _load_servers(
         with of_one_manifest(folder, read.manifest):
             answers = answers_of(outcomes)
     except FleetError as error:
-        return _packed([error_to_wire(error), unchanged, [], b""])
+        return _packed([error_to_wire(error), unchanged, [], b""]), {}
     log_left_out(answers[0].fields["left_out"])
     missing = note_differences(optimizer, read.manifest, folder) + read.buffers.install()
-    return _packed([None, False, missing, agreement.payload(say="all")])
+    rows = Counter[str]()
+    for answer in answers:
+        rows.update(answer.fields["rows"])
+    return _packed([None, False, missing, agreement.payload(say="all")]), dict(rows)
 
 
 async def _ask_each(job: Job, fields: dict[str, Any]) -> "list[Message | BaseException]":

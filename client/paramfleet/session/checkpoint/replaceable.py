@@ -18,11 +18,14 @@ from paramfleet_shared.checkpoint.manifest import (
     MANIFEST,
     CheckpointWriteError,
 )
+from paramfleet_shared.checkpoint.saved_module import check_file_name
+from paramfleet_shared.files.addresses import Address, place_of
 from paramfleet_shared.files.documents import read_content, read_document
 from paramfleet_shared.files.folders import FolderNameError, check_folder_name
+from paramfleet_shared.files.owned import OWNER, owner_at
 from paramfleet_shared.values.texts import shown
 
-__all__ = ["check_makes_way", "folder_to_save"]
+__all__ = ["check_makes_way", "folder_to_save", "names_saved_in"]
 
 _REMEDY = "choose another folder, or move that away"
 
@@ -35,7 +38,7 @@ def folder_to_save(dirname: str | Path) -> Path:
         CheckpointWriteError: if the system refuses to look.
     """
     check_folder_name(str(dirname))
-    folder = Path(dirname).absolute()
+    folder = place_of(dirname).absolute()
     try:
         if folder.name == "..":
             folder = folder.resolve()
@@ -72,6 +75,8 @@ def _reason_to_stay(folder: Path) -> str:
     Raises:
         OSError: if the system refuses to look.
     """
+    if isinstance(folder, Address):
+        return _found_at(folder)
     try:
         mode = folder.lstat().st_mode
     except FileNotFoundError:
@@ -83,6 +88,30 @@ def _reason_to_stay(folder: Path) -> str:
     if Path.cwd().is_relative_to(folder.resolve()):
         return "is the working folder, or above it"
     return _strangers_in(folder)
+
+
+def _found_at(folder: Address) -> str:
+    """Return what is at an address, where nothing can be replaced at once; empty for nothing.
+
+    Raises:
+        OSError: if the file system refuses to look.
+    """
+    try:
+        names = [each.name for each in folder.iterdir()]
+    except (FileNotFoundError, NotADirectoryError):
+        names = []
+    if MANIFEST in names:
+        return "holds a checkpoint or an export already"
+    if OWNER in names:
+        owner = owner_at(folder)
+        whose = f"job {shown(owner.job)}, run {owner.run}," if owner and owner.job else "a save"
+        return (
+            f"has the mark {OWNER} of {whose} that is writing there or was killed; if it was, "
+            "remove what it left"
+        )
+    if names:
+        return f"holds {_some(names)}, and a save to an address needs a folder of its own"
+    return "" if folder.is_dir() or not folder.exists() else "is not a folder"
 
 
 def _strangers_in(folder: Path) -> str:
@@ -106,6 +135,20 @@ def _strangers_in(folder: Path) -> str:
     return f"holds {_some(strangers)}, which no save wrote" if strangers else ""
 
 
+def names_saved_in(folder: Path) -> set[str]:
+    """Return the names of the files that a save wrote into a folder, its manifest's among them.
+
+    Raises:
+        OSError: if the system refuses to read the manifest.
+        ValueError: if that is none of a checkpoint or an export, or names files elsewhere.
+    """
+    named = _files_named(read_document(read_content(folder / MANIFEST)))
+    named.discard("")  # of a part that has no file
+    for name in named:
+        check_file_name(name)
+    return named
+
+
 def _files_named(document: Any) -> set[str]:
     """Return the names of all files of a checkpoint or an export, its manifest's among them.
 
@@ -118,6 +161,8 @@ def _files_named(document: Any) -> set[str]:
             parts = [document[key] for key in ("module", "progress") if document.get(key)]
             names = [file["name"] for file in document["files"]]
             names += [part["file"] for part in parts]
+            if document.get("increment"):
+                names += [file["name"] for file in document["increment"]["removed"]]
         elif document["format"] == GROUP_FORMAT:
             names = [worker["file"] for worker in document["workers"]]
         elif document["format"] == EXPORT_FORMAT:

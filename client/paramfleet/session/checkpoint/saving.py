@@ -9,9 +9,9 @@ pservers and the first worker share.
 
 import logging
 import shutil
-from collections.abc import Iterable
-from contextlib import ExitStack
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,40 +20,57 @@ import torch
 from paramfleet.config.errors import CallOrderError
 from paramfleet.model_state.one_checkpoint import folder_to_load
 from paramfleet.model_state.plain import unpack
-from paramfleet.model_state.saved_state import buffers_to_load, plain_state, write_state
+from paramfleet.model_state.saved_state import buffers_to_load, plain_state
 from paramfleet.serving.unknown import Policy, UnknownOf, chosen_of
 from paramfleet.session.backends.resuming import (
     taking_progress,
 )
-from paramfleet.session.checkpoint.cuts import save_everywhere
+from paramfleet.session.checkpoint.background import BackgroundSaves
+from paramfleet.session.checkpoint.cuts import ATTEMPTS
 from paramfleet.session.checkpoint.exporting import finish_export, write_rows
+from paramfleet.session.checkpoint.job_save import Beside, Chain, JobSave
 from paramfleet.session.checkpoint.local_state import export_tables, tables_to_load
-from paramfleet.session.checkpoint.numbered import begin_numbered, end_numbered, newest_in
-from paramfleet.session.checkpoint.pserver_load import load_everywhere, log_left_out
+from paramfleet.session.checkpoint.numbered import (
+    begin_numbered,
+    clear_left,
+    end_numbered,
+    newest_in,
+)
+from paramfleet.session.checkpoint.pserver_load import (
+    LoadReport,
+    load_everywhere,
+    log_left_out,
+)
 from paramfleet.session.checkpoint.replaceable import folder_to_save
-from paramfleet.session.checkpoint.whole_folders import give_name, naming, temporary_beside
+from paramfleet.session.checkpoint.whole_folders import (
+    Owner,
+    clear_own,
+    discard,
+    end_owning,
+    give_name,
+    naming,
+    own,
+    temporary_beside,
+)
 from paramfleet.session.registered import SavedProgress
-from paramfleet.session.saved_progress import read_progress, write_progress
+from paramfleet.session.saved_progress import read_progress
 from paramfleet.session.session import Session
-from paramfleet.tables.dense_parameters import parameters_of
 from paramfleet.tables.sparse import tables_of
-from paramfleet.training.job import pull_dense
+from paramfleet.training.job import Job, pull_dense
 from paramfleet.training.load_notes import note_differences
 from paramfleet.training.modes.base import Mode
 from paramfleet.training.modes.local import LocalMode
 from paramfleet.training.optimizer import DistributedOptimizer
-from paramfleet_shared.checkpoint.cuts import Cut
-from paramfleet_shared.checkpoint.gathered import GatheredStates
+from paramfleet_shared.checkpoint.cuts import Cut, SaveGoneError
 from paramfleet_shared.checkpoint.manifest import (
     CheckpointWriteError,
     Manifest,
-    SavedFile,
-    SavedTable,
     write_manifest,
     write_part,
 )
 from paramfleet_shared.checkpoint.one_manifest import one_manifest
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.files.addresses import Address, place_of
 from paramfleet_shared.files.folders import check_folder_name
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.system.clock import Clock, SystemClock
@@ -66,7 +83,7 @@ if TYPE_CHECKING:
     from paramfleet.session.checkpoint.group.checkpoints import GroupCheckpoints
     from paramfleet.tables.dense import DenseBlock
 
-__all__ = ["KeepError", "Saving"]
+__all__ = ["InferenceAddressError", "KeepError", "NamedSave", "Saving"]
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +95,17 @@ class KeepError(ContractError):
     value: str
     sentence = (
         "save_persistables(keep={value}): give a whole number of at least 1, or leave it out"
+    )
+
+
+class InferenceAddressError(ContractError):
+    """What inference needs is to be saved to an address."""
+
+    code = "contract.inference_address"
+    path: str
+    sentence = (
+        "save_inference_model({path!r}) writes to folders of this machine's file system only: "
+        "save to one, and copy the folder there, its manifest.json last"
     )
 
 
@@ -95,6 +123,17 @@ class Saving:
     def __init__(self, session: Session, clock: Clock | None = None) -> None:
         self._session = session
         self._clock = clock or SystemClock()
+        self.background = BackgroundSaves(self._clock)
+        """Saves that nobody waits for."""
+
+    @property
+    def owner(self) -> Owner | None:
+        """Return the run of the job that this worker is in; None alone."""
+        job = self._session.job
+        if job is None or not job.communicator.session.run_id:
+            return None
+        session = job.communicator.session
+        return Owner(session.job, session.run_id)
 
     def save_persistables(self, dirname: str | Path, *, keep: int | None = None) -> Cut | None:
         """Save every table with its optimizer state, and buffers, so that training can go on.
@@ -140,31 +179,46 @@ class Saving:
         check_folder_name(str(dirname))
         if not self._session.is_first_worker():
             return None
+        self.background.settle()
         if keep is not None:
+            clear_left(place_of(dirname), owner=self.owner)  # none is being written here
             steps = 0 if self._session.optimizer is None else self._session.optimizer.num_steps
-            dirname = begin_numbered(Path(dirname), step=steps)
-        final = folder_to_save(dirname)
-        temporary = temporary_beside(final)
-        try:
-            with naming(final):
-                manifest = self._write(temporary, goes_on=True)
-            give_name(temporary, final)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+            dirname = begin_numbered(place_of(dirname), step=steps)
+        final = self._folder_to_save(dirname)
+        cut = self._save(final)
         if keep is not None:
             end_numbered(final, keep=keep)
-        cut = manifest.cut
-        assert cut is not None, "it was just written"
-        if manifest.gathered is not None and manifest.gathered.left_out:
-            lacking = {str(rank): why for rank, why in manifest.gathered.left_out.items()}
-            facts = {"folder": str(final), "workers": lacking}
-            log.warning("worker.states_not_gathered", extra=facts)
-        result = {"folder": str(final), "paused_s": cut.paused_s, "reason": cut.reason}
-        if cut.consistent:
-            log.info("worker.checkpoint_written", extra=result)
-        else:
-            log.warning("worker.checkpoint_not_a_consistent_cut", extra=result)
         return cut
+
+    def _folder_to_save(self, dirname: str | Path) -> Path:
+        """Return the folder of a save; raises as ``folder_to_save``."""
+        clear_own(place_of(dirname), self.owner)
+        return folder_to_save(dirname)
+
+    def _save(self, final: Path) -> Cut:
+        """Save, and wait until it is written; again if a pserver started again meanwhile."""
+        for _ in range(1, ATTEMPTS):
+            try:
+                return NamedSave(final, self._write, owner=self.owner).end()
+            except SaveGoneError as error:
+                facts = {"folder": str(final), "reason": str(error)}
+                log.warning("worker.checkpoint_begins_again", extra=facts)
+        return NamedSave(final, self._write, owner=self.owner).end()
+
+    def begin(self, dirname: Path, *, chain: Chain | None = None) -> "NamedSave":
+        """Begin a save that is written beside the training, if servers write it.
+
+        Args:
+            dirname: Its folder.
+            chain: How it is chained to others, if it is.
+
+        Raises:
+            FleetError: as ``save_persistables``.
+        """
+        if self._session.optimizer is not None:
+            self._session.optimizer.check_loaded()
+        begin = partial(self._begin_writing, chain=chain)
+        return NamedSave(self._folder_to_save(dirname), begin, owner=self.owner)
 
     def load_model(self, dirname: str | Path) -> list[str]:
         """Take every table and buffer from a checkpoint, saved by any number of pservers.
@@ -206,6 +260,7 @@ class Saving:
             return group.load(dirname)
         check_folder_name(str(dirname))
         folder = folder_to_load(dirname)
+        self.background.settle()
         job = self._session.job
         if job is None:
             return self._load_locally(folder)
@@ -215,11 +270,37 @@ class Saving:
             if mode.passes.is_behind:  # passes that followed it are in the pservers
                 log.warning("worker.load_skipped", extra={"folder": str(folder)})
                 return []
+        self._come_together(mode)
+        return self._load_together(job, folder, positions=True).missing
+
+    def come_together(self) -> None:
+        """Send what waits, and wait for all workers, each of which is to load.
+
+        Raises:
+            FleetError: what is of this worker alone, as one that doesn't come.
+        """
+        self.background.settle()
+        self._come_together(self._running("load_model"))
+
+    def load_together(self, folder: Path) -> LoadReport:
+        """Load behind ``come_together``, as ``load_model`` does; positions in data stay.
+
+        Raises:
+            FleetError: as ``load_model``: the same one in every worker.
+        """
+        job = self._session.job
+        assert job is not None, "there are other workers"
+        return self._load_together(job, folder, positions=False)
+
+    def _come_together(self, mode: Mode) -> None:
         mode.flush()
         self._session.worker_barrier("fleet.load_model")  # no worker writes any more
+
+    def _load_together(self, job: Job, folder: Path, *, positions: bool) -> LoadReport:
         optimizer = self._session.optimizer
         assert optimizer is not None, "its mode runs"
-        return load_everywhere(self._session.backend, job, optimizer, folder)
+        backend = self._session.backend
+        return load_everywhere(backend, job, optimizer, folder, positions=positions)
 
     def newest_checkpoint(self, dirname: str | Path) -> Path | None:
         """Return the newest of the checkpoints that ``save_persistables(..., keep=...)`` wrote.
@@ -237,10 +318,10 @@ class Saving:
             FleetError: in a job, if a worker is missing or the job failed.
         """
         check_folder_name(str(dirname))
-        found = newest_in(Path(dirname)) if self._session.is_first_worker() else None
+        found = newest_in(place_of(dirname)) if self._session.is_first_worker() else None
         said = b"" if found is None else str(found).encode()
         answer = self._session.gather("fleet.newest_checkpoint", said)[0]
-        return Path(answer.decode()) if answer else None
+        return place_of(answer.decode()) if answer else None
 
     def save_inference_model(
         self, dirname: str | Path, *, unknown: UnknownOf = "initial"
@@ -257,8 +338,9 @@ class Saving:
         ``dirname/manifest.json`` names the files, and says what other ids read.
 
         Args:
-            dirname: The folder; what it replaces is as in ``save_persistables``. In a job it
-                must be below one of the pservers' ``checkpoint_dirs``.
+            dirname: The folder, not an address; what it replaces is as in
+                ``save_persistables``. In a job it must be below one of the pservers'
+                ``checkpoint_dirs``.
             unknown: What an id without a row reads when the model is served: ``"initial"``,
                 the row that the job would read, made of the table's seed and the id;
                 ``"zeros"``; or ``"constant"``, the initializer's value, the middle of its
@@ -270,6 +352,7 @@ class Saving:
             LoadIncompleteError: after a load that succeeded in part.
             FolderNameError: if no folder can have that name, or what has it must stay.
             FolderNotAllowedError: if the pservers may not save there.
+            InferenceAddressError: if it is an address.
             UnknownRowError: if ``unknown`` is wrong.
             StateNumbersError: if running statistics aren't finite, or another buffer has NaN.
             CheckpointWriteError: if the system refuses; nothing of that name is changed.
@@ -278,6 +361,8 @@ class Saving:
         if self._session.optimizer is not None:
             self._session.optimizer.check_loaded()
         check_folder_name(str(dirname))
+        if isinstance(place := place_of(dirname), Address):
+            raise InferenceAddressError(path=str(place))
         if not self._session.is_first_worker():
             return
         model = self._session.model
@@ -285,6 +370,7 @@ class Saving:
             remedy = "give the model to fleet.distributed_model() first"
             raise CallOrderError(function="save_inference_model", remedy=remedy)
         chosen = chosen_of(unknown, {t.name: t.dim for t in tables_of(model).values()})
+        self.background.settle()
         final = folder_to_save(dirname)
         parts, temporary = temporary_beside(final), temporary_beside(final)
         try:
@@ -312,41 +398,47 @@ class Saving:
 
         return GroupCheckpoints(training, self._session.registered, self._clock)
 
-    def _write(self, folder: Path, *, goes_on: bool) -> Manifest:
+    def _write(self, folder: Path, *, goes_on: bool = True) -> Manifest:
         """Write a whole checkpoint into ``folder``, with all states if training may go on."""
-        job, model, optimizer = (
-            self._session.job,
-            self._session.model,
-            self._session.optimizer,
-        )
+        job = self._session.job
         if job is None:
-            manifest = self._write_locally(folder)
-        else:
-            self._running("save_persistables").flush()
-            assert optimizer is not None, "its mode runs"
-            saving = save_everywhere(
-                job.pservers,
-                job.author,
-                str(folder),
-                in_sync=optimizer.running.in_step,
-                clock=job.communicator.clock,
-                more={
-                    **(self._asked_for(optimizer) if goes_on else {}),
-                    **optimizer.running.saved_at(),
-                },
-            )
-            answers, cut = job.communicator.wait(saving)
-            manifest = replace(_collect(answers), cut=cut)
-            if goes_on:
-                progress = self._progress(optimizer, answers[0])
-                manifest = replace(manifest, progress=write_progress(folder, progress))
-        if model is not None:
-            blocks = [] if optimizer is None else [block for block, _ in optimizer.tables.dense]
-            parameters = parameters_of(model, blocks)
-            module = write_state(folder, model)
-            manifest = replace(manifest, module=module, parameters=parameters)
-        write_manifest(folder, manifest)
-        return manifest
+            return self._write_locally(folder)
+        self._running("save_persistables").flush()
+        return self._begin_in_job(job, folder, goes_on=goes_on).end()
+
+    def _begin_writing(self, folder: Path, *, chain: Chain | None) -> "Manifest | JobSave":
+        """Begin to write a checkpoint into ``folder``; alone, write it.
+
+        What this worker has queued isn't waited for: it is in no table then, as that of the
+        others, and comes later.
+        """
+        job = self._session.job
+        if job is None:
+            return self._write_locally(folder)
+        if (mode := self._running("save_persistables")).passes is not None:
+            mode.flush()
+        return self._begin_in_job(job, folder, goes_on=True, chain=chain)
+
+    def _begin_in_job(
+        self, job: Job, folder: Path, *, goes_on: bool, chain: Chain | None = None
+    ) -> JobSave:
+        model, optimizer = self._session.model, self._session.optimizer
+        assert optimizer is not None, "its mode runs"
+
+        def beside(answer: Message) -> Beside:
+            blocks = [block for block, _ in optimizer.tables.dense]
+            progress = self._progress(optimizer, answer) if goes_on else None
+            return Beside.of(model, blocks, progress)
+
+        asked = self._asked_for(optimizer) if goes_on else {}
+        return JobSave.begin(
+            job,
+            folder,
+            in_sync=optimizer.running.in_step,
+            more={**asked, **optimizer.running.saved_at()},
+            beside=beside,
+            chain=chain,
+        )
 
     def _export(
         self,
@@ -405,9 +497,13 @@ class Saving:
             tables.append(table)
             name = f"table{number:03d}.safetensors"
             files.append(write_part(folder, name, table.spec, part))
-        progress = write_progress(folder, self._progress(optimizer, None))
+        blocks = [block for block, _ in optimizer.tables.dense]
+        beside = Beside.of(self._session.model, blocks, self._progress(optimizer, None))
         cut = Cut(consistent=True, paused_s=round(self._clock.monotonic() - began, 3))
-        return Manifest(tables=tuple(tables), files=tuple(files), cut=cut, progress=progress)
+        manifest = Manifest(tables=tuple(tables), files=tuple(files), cut=cut)
+        manifest = beside.write(folder, manifest)
+        write_manifest(folder, manifest)
+        return manifest
 
     def _load_locally(self, folder: Path) -> list[str]:
         mode, optimizer = self._local("load_model")
@@ -473,24 +569,80 @@ class Saving:
         return mode, optimizer
 
 
-def _collect(answers: Iterable[Message]) -> Manifest:
-    """Put the pservers' lists of files together.
+class NamedSave:
+    """A save of which the folder gets its name when all is written.
 
-    A table's version is the least of its parts': what all of them hold for sure.
+    Args:
+        final: The folder: an absolute path.
+        begin: Begins to write into another, or writes all.
+        owner: Whose mark it has at an address; None outside of a job.
+
+    Raises:
+        FolderNameError: if anything is at its address.
+        FleetError: as ``begin``; nothing that it wrote is left.
     """
-    tables: dict[str, SavedTable] = {}
-    files: list[SavedFile] = []
-    gathered = GatheredStates()
-    for answer in answers:
-        gathered = gathered.and_those(GatheredStates.from_wire(answer.fields["gathered"]))
-        files += [SavedFile.from_wire(wire) for wire in answer.fields["files"]]
-        for wire in answer.fields["tables"]:
-            table = SavedTable.from_wire(wire)
-            known = tables.setdefault(table.spec.name, table)
-            if table.version < known.version:
-                tables[table.spec.name] = table
-    return Manifest(
-        tables=tuple(tables.values()),
-        files=tuple(files),
-        gathered=gathered if gathered.workers or gathered.left_out else None,
-    )
+
+    def __init__(
+        self,
+        final: Path,
+        begin: Callable[[Path], "Manifest | JobSave"],
+        *,
+        owner: Owner | None = None,
+    ) -> None:
+        self._final = final
+        self._temporary = temporary_beside(final)
+        self._mark: Owner | None = None
+        with self._naming():
+            self._mark = own(self._temporary, owner)
+            self._begun = begin(self._temporary)
+
+    @property
+    def is_beside(self) -> bool:
+        """Return whether it is written beside the training."""
+        return isinstance(self._begun, JobSave)
+
+    @property
+    def is_increment(self) -> bool:
+        """Return whether only what changed since another one is written."""
+        return isinstance(self._begun, JobSave) and self._begun.is_increment
+
+    def end(self) -> Cut:
+        """Wait until all is written, and give the folder its name.
+
+        Raises:
+            FleetError: if it failed; nothing is left.
+        """
+        with self._naming():
+            begun = self._begun
+            manifest = begun.end() if isinstance(begun, JobSave) else begun
+            give_name(self._temporary, self._final)
+        end_owning(self._final, self._mark)
+        if self._temporary != self._final:
+            discard(self._temporary)
+        return _logged(self._final, manifest)
+
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        """Name the folder in errors, and leave nothing of it behind them."""
+        try:
+            with naming(self._final):
+                yield
+        except BaseException:
+            discard(self._temporary, self._mark)
+            raise
+
+
+def _logged(final: Path, manifest: Manifest) -> Cut:
+    """Log what was written, and return of what moment it is."""
+    cut = manifest.cut
+    assert cut is not None, "it was just written"
+    if manifest.gathered is not None and manifest.gathered.left_out:
+        lacking = {str(rank): why for rank, why in manifest.gathered.left_out.items()}
+        facts = {"folder": str(final), "workers": lacking}
+        log.warning("worker.states_not_gathered", extra=facts)
+    result = {"folder": str(final), "paused_s": cut.paused_s, "reason": cut.reason}
+    if cut.consistent:
+        log.info("worker.checkpoint_written", extra=result)
+    else:
+        log.warning("worker.checkpoint_not_a_consistent_cut", extra=result)
+    return cut

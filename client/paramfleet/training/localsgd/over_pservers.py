@@ -24,6 +24,10 @@ from paramfleet.training.modes.rowstep import forget_states
 
 __all__ = ["LocalSgdMode"]
 
+UNDURABLE_EXCHANGES = 2
+"""Exchanges that may not be durable yet, where workers return: pservers keep where a worker was
+behind as many, and one more, for a process that trains again what some pserver lacks."""
+
 
 class LocalSgdMode(Mode):
     """Local steps, and exchanges when the schedule says so.
@@ -84,7 +88,11 @@ class LocalSgdMode(Mode):
         """Start from worker 0's parameters, or from what the tables hold already."""
         rule, shards = outer_rule(self._settings), self._job.placement.num_shards
         specs = [block.spec(rule, num_shards=shards) for block in self._blocks]
+        if self._job.communicator.session.returning:
+            self._job.pservers.outbox.max_entries = UNDURABLE_EXCHANGES
         self._step = declare(self._job, specs, self._mode)
+        if self._job.has_returned:
+            self.begins_with = self._step
         agree_on_dense(self._job, self._blocks)
         if moves_in_place(self._job, self._blocks, self._settings.wire_dtype):
             self._synchronizer.move_in_place()

@@ -27,6 +27,7 @@ from paramfleet.training.in_place import Change, InPlace
 from paramfleet.training.job import Job, fetch_exchanged, slowest_of
 from paramfleet.training.localsgd.core.ledger import Ledger
 from paramfleet.training.localsgd.core.settings import LocalSgdSettings
+from paramfleet.transport.keeping import State, with_state
 from paramfleet.transport.requests import Write, dense_slice, write_messages
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.tables.dense import pieces_of
@@ -147,7 +148,8 @@ class PserverSynchronizer:
         if self._settings.outer_optimizer == "none":  # whose table adds up
             learned = np.negative(learned)
         write = self._write(fragment, learned)
-        work = self._exchange(fragment, write, max(self.step - 1, 0), self._loss)
+        state = self.job.keeper.state()
+        work = self._exchange(fragment, write, max(self.step - 1, 0), self._loss, state)
         future = self.job.communicator.submit(work)
         return _Exchanging(self, future, delta_F.device)
 
@@ -248,7 +250,7 @@ class PserverSynchronizer:
         )
 
     async def _exchange(
-        self, fragment: int, write: Write, step: int, loss: float | None
+        self, fragment: int, write: Write, step: int, loss: float | None, state: State | None
     ) -> _Received:
         answer_wire = answer_dtype(write.wire)
         about = {"ack": 0, "max_rows": 1, "answer_wire": answer_wire}
@@ -260,7 +262,8 @@ class PserverSynchronizer:
                 values_name="deltas",
                 part_fields=lambda _server, _write: about,
             )
-            answers = await self.job.pservers.change("exchange", messages)
+            changes = with_state(messages, state)
+            answers = await self.job.pservers.change("exchange", changes)
             values_F = await fetch_exchanged(
                 self.job, self._blocks[fragment], answers, 0, wire=answer_wire
             )

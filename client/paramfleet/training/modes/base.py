@@ -99,6 +99,9 @@ class Mode(ABC):
     """What the pservers hold, where that aren't the tables of the optimizer's parameters."""
     fresh = FreshSteps(0)
     """Which steps wait for the servers as later ones don't; none, but where a mode counts."""
+    begins_with: int | None = None
+    """The step that this worker begins with: in sync, whose values are of before it, and in
+    LocalSGD in the place of a worker that died."""
     ledger: Any = None
     """What LocalSGD's exchanges cost so far; None without."""
 

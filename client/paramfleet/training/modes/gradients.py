@@ -30,6 +30,8 @@ class StepGradients:
     parts: tuple[TableGradient, ...]
     first: int | None = None
     """The first step that is in it, if pushes of steps before may still be on their way."""
+    state: NDArray[np.uint8] | None = None
+    """Where this worker is at the end of ``step``, for a process that takes its place."""
 
     def rates(self) -> tuple[float, ...]:
         """Return the learning rate of each part."""

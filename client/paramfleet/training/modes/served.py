@@ -30,6 +30,7 @@ from paramfleet.training.modes.base import (
 from paramfleet.training.modes.gradients import StepGradients, TableGradient
 from paramfleet.training.modes.outgoing import Outgoing
 from paramfleet.training.removals import send_removal
+from paramfleet.transport.keeping import State, with_state
 from paramfleet.transport.requests import Read, ReadPlan, Write, write_messages
 from paramfleet_shared.errors import FleetError
 from paramfleet_shared.errors.served import (
@@ -58,6 +59,11 @@ def _options_of(group: dict[str, Any]) -> dict[str, Any]:
 
 class ServedMode(Mode):
     """Pull on demand; collect gradients; describe tables to the servers."""
+
+    _is_exact = False
+    """Whether a pull is of one step's values, and of none after it."""
+    _confirmed: int | None = None
+    """Before which step all of this worker's parts are with every pserver, if pulls say it."""
 
     def __init__(
         self,
@@ -237,7 +243,13 @@ class ServedMode(Mode):
         job = self._job
         while True:
             try:
-                return await job.pservers.pull(plan, **job.author.fields(), min_step=min_step)
+                return await job.pservers.pull(
+                    plan,
+                    **job.author.fields(),
+                    min_step=min_step,
+                    version=min_step if self._is_exact else None,
+                    confirms=self._confirmed,
+                )
             except StepIncompleteError:
                 if not job.communicator.session.life.orders.paused:
                     raise
@@ -305,18 +317,26 @@ class ServedMode(Mode):
         for block, group in self._tables.dense if dense else ():
             grads, lr = block.gradients(), learning_rate(group)
             parts.append(TableGradient(name=block.name, rows=None, grads=grads, lr=lr))
-        return StepGradients(step=self._step, examples=examples, parts=tuple(parts))
+        return StepGradients(
+            step=self._step,
+            examples=examples,
+            parts=tuple(parts),
+            state=self._job.keeper.state(),
+        )
 
     def _writes(self, gradients: StepGradients) -> list[Write]:
         """Return what a step pushes, narrowed: each call takes what is left of it once."""
         return [self._outgoing.write(part) for part in gradients.parts]
 
-    async def _push(self, fields: dict[str, Any], writes: list[Write]) -> None:
+    async def _push(
+        self, fields: dict[str, Any], writes: list[Write], state: State | None
+    ) -> None:
         """Push, and once more with all ids if a pserver doesn't keep those of a pull.
 
         Args:
             fields: Of every message, as ``_new_push`` makes them.
             writes: What is pushed.
+            state: Where this worker is then.
         """
 
         def corrected(refusal: FleetError) -> list[Message] | None:
@@ -324,9 +344,9 @@ class ServedMode(Mode):
                 return None
             self._outgoing.note_gone(refusal)
             with_ids = [replace(write, pulled=None) for write in writes]
-            return self._push_messages(fields, with_ids)
+            return self._push_messages(fields, with_ids, state)
 
-        messages = self._push_messages(fields, writes)
+        messages = self._push_messages(fields, writes, state)
         await self._job.pservers.change(
             "push", messages, corrected=corrected, rows=[write.rows for write in writes]
         )
@@ -342,5 +362,8 @@ class ServedMode(Mode):
             fields["first"] = gradients.first
         return fields
 
-    def _push_messages(self, fields: dict[str, Any], writes: list[Write]) -> list[Message]:
-        return write_messages(writes, self._job.placement, fields, values_name="grads")
+    def _push_messages(
+        self, fields: dict[str, Any], writes: list[Write], state: State | None
+    ) -> list[Message]:
+        messages = write_messages(writes, self._job.placement, fields, values_name="grads")
+        return with_state(messages, state)

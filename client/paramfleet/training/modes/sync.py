@@ -35,6 +35,10 @@ __all__ = ["RemovalNotSharedError", "SyncMode"]
 
 log = logging.getLogger(__name__)
 
+UNDURABLE_STEPS = 2
+"""Steps whose pushes may not be durable yet, where workers return: pservers keep as many older
+versions of the values, for a worker that takes them again."""
+
 
 class RemovalNotSharedError(ContractError):
     """Not every worker removes rows of a table between the same two steps; none was removed."""
@@ -79,7 +83,22 @@ class SyncMode(ServedMode):
         """
         if self._mode.sync_batch_norm and self._job.worker_num > 1:
             self._share_statistics()
+        session, shrinks = self._job.communicator.session, self._shrinks
+        self._is_exact = session.returning
+        if shrinks:
+            session.may_shrink()
+        if session.returning:
+            self._job.pservers.outbox.max_entries = UNDURABLE_STEPS
         super().start()
+        self._is_exact &= not self._job.keeper.has_left
+        self.begins_with = self._step
+        if shrinks:
+            self._confirmed = self._step
+        if self._is_exact and self._step:  # others may have taken this step
+            values = self._job.communicator.wait(
+                fetch_dense(self._job, self._blocks, min_step=self._step, ask=self._pull)
+            )
+            self._install(values)
         self._dense = dense_plan(self._job, self._blocks, wire=self._wire)
         # Narrow rows are named by their pull when they are pushed, so each forward has its own.
         max_bytes = MAX_BYTES if self._wire == "float32" else 0
@@ -151,6 +170,7 @@ class SyncMode(ServedMode):
         """Push what waits, and leave; what the model computes from now on is its own."""
         self._small.forget()
         super().depart()
+        self._is_exact = False  # others may train on
         if self._totals is not None:
             self._totals.is_over = True
 
@@ -229,7 +249,12 @@ class SyncMode(ServedMode):
         """
         job, times = self._job, self._job.times
         fields = self._new_push(gradients)
-        pushes = self._push_messages(fields, writes)
+        if self._shrinks:
+            await self._push_confirmed(fields, writes, gradients)
+            return await self._pull(plan, gradients.step + 1)
+        if self._is_exact:
+            fields["exact"] = True
+        pushes = self._push_messages(fields, writes, gradients.state)
         times.switch("barrier")  # what of it wasn't one is known in the end
         began = times.seconds("barrier")
         try:
@@ -250,12 +275,27 @@ class SyncMode(ServedMode):
             times.move(max(0.0, took_s - waited_s), "barrier", "push")
             self._outgoing.confirm(plan)
             return answers
-        await self._push(fields, writes)
+        await self._push(fields, writes, gradients.state)
         return await self._pull(plan, gradients.step + 1)
+
+    @property
+    def _shrinks(self) -> bool:
+        """Whether the job goes on without a worker: then all pservers count a part, or none."""
+        return self._mode.on_worker_loss == "shrink"
+
+    async def _push_confirmed(
+        self, fields: dict[str, Any], writes: list[Write], gradients: StepGradients
+    ) -> None:
+        """Push; the pulls that follow say to each pserver that none can lose it any more."""
+        if self._shrinks:
+            fields["durably"] = True
+        await self._push(fields, writes, gradients.state)
+        if self._shrinks:
+            self._confirmed = gradients.step + 1
 
     async def _push_alone(self, gradients: StepGradients, writes: list[Write]) -> None:
         """Push; what the training thread waits for after that is the others' pushes."""
-        await self._push(self._new_push(gradients), writes)
+        await self._push_confirmed(self._new_push(gradients), writes, gradients)
         self._job.times.switch("barrier")
 
     def _min_step(self) -> int:

@@ -15,6 +15,7 @@ from paramfleet_coordinator.core import operator_actions
 from paramfleet_coordinator.core.operator_actions import SettingRefusedError
 from paramfleet_shared.discovery.orders import Orders
 from paramfleet_shared.net.access import requires
+from paramfleet_shared.settings.hurts import ACTIONS
 
 __all__ = ["ACTING"]
 
@@ -64,6 +65,23 @@ async def _checkpoint(request: web.Request) -> Any:
 
 @requires("admin")
 @answering
+async def _load(request: web.Request) -> Any:
+    body = await read_body(request, frozenset({"dirname", "timeout_s"}))
+    dirname, timeout_s = body.get("dirname"), body.get("timeout_s", 600.0)
+    if not isinstance(dirname, str):
+        raise SettingRefusedError(
+            name="dirname", value=str(dirname)[:64], rule="must be a text"
+        )
+    if not isinstance(timeout_s, int | float) or isinstance(timeout_s, bool):
+        value = str(timeout_s)[:64]
+        raise SettingRefusedError(name="timeout_s", value=value, rule="must be a number")
+    asked = await service_of(request).load(dirname, timeout_s)
+    await audit(request, "load", None, asked)
+    return asked
+
+
+@requires("admin")
+@answering
 async def _settings(request: web.Request) -> Any:
     wanted = await read_body(request, frozenset({"lr", "k_steps", "max_staleness"}))
     before, after = await service_of(request).change(wanted)
@@ -85,6 +103,32 @@ async def _drain(request: web.Request) -> Any:
         request, "drain", {"rank": rank, "drained": False}, {"rank": rank, "drained": True}
     )
     return {"rank": rank, "drained": True}
+
+
+@requires("admin")
+@answering
+async def _chaos(request: web.Request) -> Any:
+    asked = await read_body(request, _HURT)
+    hurt = await service_of(request).hurt(asked)
+    await audit(request, "chaos", None, hurt.facts())
+    await service_of(request).carry_out(hurt)
+    return hurt.facts()
+
+
+_HURT = frozenset({"action", "target", "peer", "at", "for", "rate", "by"})
+
+
+@requires("admin")
+@answering
+async def _scale(request: web.Request) -> Any:
+    body = await read_body(request, frozenset({"pservers"}))
+    wanted = body.get("pservers")
+    if not isinstance(wanted, int) or isinstance(wanted, bool) or not 0 <= wanted < 1 << 31:
+        rule = "must be a whole number of at least 1"
+        raise SettingRefusedError(name="pservers", value=str(wanted)[:64], rule=rule)
+    answer = await service_of(request).scale(wanted)
+    await audit(request, "scale", {"pservers": answer["before"]}, {"pservers": wanted})
+    return answer
 
 
 _EMPTY = {"type": "object", "additionalProperties": False}
@@ -124,6 +168,22 @@ ACTING = (
         },
     ),
     _action(
+        "load",
+        _load,
+        "Have all workers and pservers load a checkpoint between two steps; the status shows "
+        "what became of it.",
+        {"type": "object", "required": ["number", "dirname"]},
+        body={
+            "type": "object",
+            "required": ["dirname"],
+            "additionalProperties": False,
+            "properties": {
+                "dirname": {"type": "string", "maxLength": 4096},
+                "timeout_s": {"type": "number", "exclusiveMinimum": 0, "maximum": 86400},
+            },
+        },
+    ),
+    _action(
         "settings",
         _settings,
         "Change lr, k_steps (geo) or max_staleness (async) of the running job.",
@@ -141,6 +201,38 @@ ACTING = (
                     "maximum": (1 << 31) - 1,
                 },
             },
+        },
+    ),
+    _action(
+        "chaos",
+        _chaos,
+        "Hurt a process of a job that was started for that.",
+        {"type": "object", "required": ["number", "action", "role", "index"]},
+        body={
+            "type": "object",
+            "required": ["action", "target"],
+            "additionalProperties": False,
+            "properties": {
+                "action": {"type": "string", "enum": list(ACTIONS)},
+                "target": {"type": "string"},
+                "peer": {"type": ["string", "null"]},
+                "at": {"type": ["string", "null"]},
+                "for": {"type": ["number", "null"]},
+                "rate": {"type": ["number", "null"]},
+                "by": {"type": ["number", "null"]},
+            },
+        },
+    ),
+    _action(
+        "scale",
+        _scale,
+        "Have so many processes for the pservers' groups; groups move while the job trains.",
+        {"type": "object", "required": ["pservers", "before", "by_launcher", "advice"]},
+        body={
+            "type": "object",
+            "required": ["pservers"],
+            "additionalProperties": False,
+            "properties": {"pservers": {"type": "integer", "minimum": 1}},
         },
     ),
     _action(

@@ -4,18 +4,26 @@ It puts the answers together from the job, its registry and the view, and writes
 operator asks for.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from paramfleet_coordinator.api.chaos import Hurter
 from paramfleet_coordinator.core import operator_actions
 from paramfleet_coordinator.core.operator_actions import Standing
 from paramfleet_coordinator.core.readings import number
-from paramfleet_coordinator.core.view import JobView
+from paramfleet_coordinator.core.view import JobView, disk_fault_of
 from paramfleet_coordinator.routes import RpcRoutes
 from paramfleet_shared.discovery.orders import Orders
+from paramfleet_shared.settings import hurting
+from paramfleet_shared.settings.hurts import Hurt
 from paramfleet_shared.system.clock import Clock
 
 __all__ = ["AdminService", "UnknownWorkerRankError"]
+
+
+ANSWERED_S = 0.1
+"""After which a request has been answered that ends this process."""
 
 
 class UnknownWorkerRankError(operator_actions.ActionRefusedError):
@@ -32,11 +40,19 @@ class AdminService:
         view: What was seen of it.
         clock: The time of answers and events.
         checkpoint_dir: Where checkpoints go that operators ask for.
+        hurter: Hurts what is no member; None in a job that mayn't be hurt.
     """
 
     def __init__(
-        self, rpc_routes: RpcRoutes, view: JobView, *, clock: Clock, checkpoint_dir: str
+        self,
+        rpc_routes: RpcRoutes,
+        view: JobView,
+        *,
+        clock: Clock,
+        checkpoint_dir: str,
+        hurter: Hurter | None = None,
     ) -> None:
+        self._hurter = hurter
         self._rpc_routes = rpc_routes
         self.view = view
         self._clock = clock
@@ -68,8 +84,10 @@ class AdminService:
             "orders": _plain(orders),
             "checkpoint": dict(self.view.checkpoint) or None,
             "periodic_checkpoint": dict(self.view.periodic_checkpoint) or None,
+            "load": dict(self.view.load) or None,
             "barriers": said["barriers"],
             "tables": said["tables"],
+            "plan": said["plan"],
             "workers": workers,
             "servers": self._servers(said),
         }
@@ -131,6 +149,12 @@ class AdminService:
         assert after.checkpoint is not None, "it was just asked for"
         return {"number": after.checkpoint.number, "dirname": after.checkpoint.dirname}
 
+    async def load(self, dirname: str, patience_s: float) -> dict[str, Any]:
+        """Request a load; return its number and folder."""
+        _, after = await self.act(operator_actions.load, dirname=dirname, patience_s=patience_s)
+        assert after.load is not None, "it was just asked for"
+        return {"number": after.load.number, "dirname": after.load.dirname}
+
     async def change(self, wanted: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Change settings; return what they were and what they are to be."""
         had = self._standing(self._rpc_routes.status()).settings
@@ -150,6 +174,65 @@ class AdminService:
             reason = f"there is no worker {rank}"
             raise UnknownWorkerRankError(action="drain", mode=mode, reason=reason)
         await self.act(operator_actions.drain, rank=rank)
+
+    async def hurt(self, asked: Mapping[str, Any]) -> Hurt:
+        """Hurt a process of the job; one of its members does that with its next heartbeat.
+
+        Raises:
+            ActionRefusedError: if the job was started without leave, or has no such process.
+            SettingRefusedError: if something of it is wrong.
+            NoRedisError: if the registry is away.
+        """
+        said = self._rpc_routes.status()
+        living = {
+            (member["role"], member["index"]): member["incarnation"]
+            for member in said["members"]
+            if member["alive"]
+        }
+        if self._hurter is None:
+            living = {}
+        _, after = await self.act(
+            operator_actions.chaos, asked=asked, living=living, may=self._hurter is not None
+        )
+        return after.hurts[-1]
+
+    async def carry_out(self, hurt: Hurt) -> None:
+        """Do what no member does with its next heartbeat; this process may end by it.
+
+        Raises:
+            ActionRefusedError: if Redis can't be hurt.
+            NoRedisError: if the registry is away.
+        """
+        if hurt.role == "redis" and self._hurter is not None:
+            await self._hurter.hurt_redis(hurt)
+        elif hurt.role == "coordinator":
+            loop = asyncio.get_running_loop()
+            loop.call_later(ANSWERED_S, hurting.take, self._rpc_routes.orders.hurts)
+
+    async def scale(self, wanted: int) -> dict[str, Any]:
+        """Have so many processes for the pservers' groups; return who starts or ends them.
+
+        Raises:
+            ScaleRefusedError: if the job can't have so many.
+            OtherHostingError: if each pserver is a process of its own.
+            NoRedisError: if the registry is away; it is done when that is back.
+        """
+        before, _ = await self._rpc_routes.planning.scale(wanted)
+        vouchers = [voucher for _, voucher in self._rpc_routes.snapshot.vouchers.values()]
+        by_launcher = any(each.scales for each in vouchers)
+        alive = len(self._rpc_routes.planning.alive())
+        words = f"an operator asked for {wanted} processes for pservers"
+        self.view.note("operator.scale", words, now=self.now_s(), pservers=wanted)
+        return {
+            "pservers": wanted,
+            "before": before or alive,  # nobody had asked for a number
+            "by_launcher": by_launcher,
+            "advice": _advice(
+                wanted,
+                0 if by_launcher else wanted - alive,
+                num_replicas=self._rpc_routes.planning.num_replicas,
+            ),
+        }
 
     def _workers(self, said: Mapping[str, Any]) -> list[dict[str, Any]]:
         workers = []
@@ -196,6 +279,8 @@ class AdminService:
                 "waits_s": member["waits_s"],
                 "last_seen_s": member["last_seen_s"],
                 "waiting_for": member["facts"].get("waiting_for", []),
+                "disk_fault": disk_fault_of(member["facts"]),
+                "process": member["process"],
                 **self.view.latest_of_server(member["index"]),
             }
             for member in said["members"]
@@ -216,7 +301,11 @@ class AdminService:
             settings["lr"] = next(iter(rates)) if len(rates) == 1 else None
             settings["k_steps"] = facts[0].get("k_steps")
             settings["max_staleness"] = facts[0].get("max_staleness")
+        known, has_ended = _load_of(workers)
         return Standing(
+            known_load=known,
+            ended_load=known if has_ended else known - 1,
+            may_replace=bool(said["elastic"] or said["returning"]),
             state=str(said["state"]),
             mode=facts[0]["mode"] if facts else None,
             training=frozenset(
@@ -227,6 +316,38 @@ class AdminService:
         )
 
 
+def _advice(wanted: int, missing: int, *, num_replicas: int) -> str:
+    """Return what an operator should know or do.
+
+    Args:
+        wanted: The processes that were asked for.
+        missing: Those that nobody starts; below 0 if some are too many.
+        num_replicas: Copies of each group that the job is to have.
+    """
+    said = []
+    if missing > 0:
+        said.append(
+            f"start {missing} more: docker compose up --scale pserver={wanted} --no-recreate, "
+            f"kubectl scale statefulset pserver --replicas={wanted}, or `paramfleet pserver "
+            "--hosting=planned` with the job's settings"
+        )
+    elif missing < 0:
+        said.append("processes beyond move their groups, and end by themselves")
+    if wanted <= num_replicas:
+        said.append(
+            f"{wanted} processes have no room for {num_replicas} replicas: groups go on "
+            "without, and what the last process holds is lost with it unless it has a disk"
+        )
+    return "; ".join(said)
+
+
+def _load_of(workers: list[dict[str, Any]]) -> tuple[int, bool]:
+    """Return the newest load that worker 0 has told of, and whether that has ended."""
+    said = [each["facts"].get("load") for each in workers if each["index"] == 0]
+    told = said[0] if said and isinstance(said[0], Mapping) else {}
+    return int(told.get("number", 0)), told.get("state") != "waiting"
+
+
 def _plain(orders: Orders) -> dict[str, Any]:
     """Return orders in plain values."""
     return {
@@ -235,6 +356,10 @@ def _plain(orders: Orders) -> dict[str, Any]:
         "ends": orders.ends,
         "drained": list(orders.drained),
         "settings": dict(orders.settings),
+        "load": None
+        if orders.load is None
+        else {"number": orders.load.number, "dirname": orders.load.dirname},
+        "hurts": [hurt.facts() for hurt in orders.hurts],
         "checkpoint": None
         if orders.checkpoint is None
         else {"number": orders.checkpoint.number, "dirname": orders.checkpoint.dirname},

@@ -9,6 +9,13 @@ from paramfleet_shared.telemetry.logs_and_metrics import MetricRegistry
 
 __all__ = ["metrics_of"]
 
+PLAN_GAUGES = {
+    "pserver_processes": "Processes that host groups of pservers, where those are planned.",
+    "groups_unprotected": "Groups that have had no follower for longer than replica_grace_s.",
+    "group_moves": "Groups that have moved to another process, in this coordinator's life.",
+    "group_takeovers": "Groups that a follower has taken over, in this coordinator's life.",
+}
+
 
 def metrics_of(rpc_routes: RpcRoutes, service: AdminService) -> MetricRegistry:
     """Return what the coordinator's ``/metrics`` shows."""
@@ -24,7 +31,22 @@ def metrics_of(rpc_routes: RpcRoutes, service: AdminService) -> MetricRegistry:
     members = metrics.gauge("members", "Members whose lease runs, by role.", ["role"])
     for role in ROLES:
         members.labels(role).set_function(partial(_num_alive, rpc_routes, role))
+    for name, sentence in PLAN_GAUGES.items():
+        gauge = metrics.gauge(name, sentence)
+        gauge.set_function(partial(_of_plan, rpc_routes, name))
     return metrics
+
+
+def _of_plan(rpc_routes: RpcRoutes, name: str) -> float:
+    """Return a number of the plan; 0 where groups aren't planned."""
+    plan = rpc_routes.planning.describe()
+    if plan is None:
+        return 0.0
+    if name == "pserver_processes":
+        return float(sum(each["alive"] for each in plan["processes"]))
+    if name == "groups_unprotected":
+        return float(len(plan["unprotected"]))
+    return float(plan[name.removeprefix("group_")])
 
 
 def _num_alive(rpc_routes: RpcRoutes, role: str) -> float:

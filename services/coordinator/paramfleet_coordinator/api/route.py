@@ -9,7 +9,9 @@ from typing import Any
 from aiohttp import web
 
 from paramfleet_coordinator.api.admin_service import AdminService, UnknownWorkerRankError
+from paramfleet_coordinator.core.groups.errors import ScaleRefusedError
 from paramfleet_coordinator.core.operator_actions import ActionRefusedError, SettingRefusedError
+from paramfleet_shared.discovery.errors import OtherHostingError
 from paramfleet_shared.errors import FleetError, error_to_wire
 from paramfleet_shared.telemetry.logs_and_metrics import finite
 
@@ -115,7 +117,7 @@ async def read_body(request: web.Request, known: frozenset[str]) -> dict[str, An
 def _status_of(error: FleetError) -> int:
     if isinstance(error, UnknownWorkerRankError):
         return 404
-    if isinstance(error, ActionRefusedError):
+    if isinstance(error, ActionRefusedError | ScaleRefusedError | OtherHostingError):
         return 409
     if isinstance(error, SettingRefusedError):
         return 422

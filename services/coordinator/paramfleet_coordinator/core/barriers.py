@@ -36,6 +36,22 @@ class Barriers:
         self._released = dict(released or {})
         self._arrived = {use: set(ranks) for use, ranks in (arrivals or {}).items()}
 
+    def learn(self, passed: Mapping[str, int]) -> None:
+        """Take what a worker has passed, should its release be forgotten."""
+        for name, generation in passed.items():
+            if not self.is_released(name, generation):
+                self._released[name] = Release(name=name, generation=generation, ranks=())
+        for use in [use for use in self._arrived if self.is_released(*use)]:
+            del self._arrived[use]
+
+    def missing(self, released: Mapping[str, Release]) -> list[Release]:
+        """Return the releases that the registry lacks, as after a restart of Redis."""
+        return [
+            release
+            for name, release in self._released.items()
+            if name not in released or released[name].generation < release.generation
+        ]
+
     def arrive(self, name: str, generation: int, rank: int) -> None:
         """Note that a worker stands at a barrier; may be repeated."""
         if not self.is_released(name, generation):
@@ -84,6 +100,22 @@ class Barriers:
     def passed(self) -> dict[str, int]:
         """Return how often each barrier was released, by name."""
         return {name: release.generation for name, release in self._released.items()}
+
+    def passed_with(self, rank: int) -> dict[str, int]:
+        """Return how often each barrier was released that a worker took part in, by name."""
+        return {
+            name: release.generation
+            for name, release in self._released.items()
+            if rank in release.ranks or not release.ranks
+        }
+
+    def come_to(self, rank: int) -> dict[str, int]:
+        """Return how often a worker has come to each barrier, whether or not others have."""
+        found = self.passed_with(rank)
+        for (name, generation), ranks in self._arrived.items():
+            if rank in ranks:
+                found[name] = max(generation, found.get(name, 0))
+        return found
 
     def took_part(self, name: str, generation: int) -> tuple[int, ...]:
         """Return the ranks of a release; empty if that is forgotten."""

@@ -12,22 +12,35 @@ when every worker has ended and one of them well, and fails when all are lost fo
 The ends are final. ``observe`` and ``join`` take facts and return decisions for the
 log; what the registry must hold is ``record``.
 
+Where workers return, a worker that died or gave up is waited for, and another process goes on
+in its place.
+
 A durable pserver's part of the training is on a disk. When its process died or left, the job
 waits for another one that has the data, gives it the place and publishes where it is.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from paramfleet_coordinator.core.absent.losses import Losses
+from paramfleet_coordinator.core.absent.returning import Returning
+from paramfleet_coordinator.core.absent.shrinking import end_of, shrinks
 from paramfleet_coordinator.core.barriers import Barriers
-from paramfleet_coordinator.core.losses import Losses
-from paramfleet_coordinator.core.membership import Membership
+from paramfleet_coordinator.core.groups.hosting import Hosting
+from paramfleet_coordinator.core.groups.planner import PlanEvent, PlanRules
+from paramfleet_coordinator.core.membership import MAX_WORKERS, Membership
 from paramfleet_coordinator.core.place import Place
-from paramfleet_shared.discovery.errors import JobFinishedError, WrongDataFolderError
+from paramfleet_shared.discovery.errors import (
+    JobFinishedError,
+    OtherHostingError,
+    WrongDataFolderError,
+)
 from paramfleet_shared.discovery.orders import Orders
 from paramfleet_shared.discovery.placement import Placement
+from paramfleet_shared.discovery.plan import Plan
 from paramfleet_shared.discovery.records import (
+    PROCESS,
     Failure,
     JobRecord,
     JobSizes,
@@ -41,6 +54,11 @@ from paramfleet_shared.errors import JobFailedError
 
 __all__ = ["Decision", "Job", "JobRules"]
 
+
+_NO_COPY = (
+    "; it had group {group}, and no process that lives has a copy: continue from a checkpoint "
+    "(--resume). With a data folder (--data-dir) a group outlives all its processes"
+)
 
 _LEFT = "left before the training was finished"
 
@@ -70,9 +88,15 @@ class JobRules:
     server_grace_s: float = 30.0
     """Silence after which the job fails although a pserver's launcher sees it alive."""
 
+    replica_grace_s: float = 10.0
+    """How long a group may be without a follower before it is named unprotected."""
+
     server_return_s: float = 60.0
     """How long the job waits for a process that takes the place of a durable pserver that died
     or left; 0 doesn't wait."""
+
+    worker_return_s: float = 0.0
+    """As long for one that takes the place of a worker, where these return."""
 
 
 class Job:
@@ -102,16 +126,31 @@ class Job:
         self._first_joined_at: float | None = None
         self.sizes = sizes
         self.members = Membership(
-            {"pserver": sizes.server_num, "worker": sizes.worker_num},
+            _limits_of(sizes),
             lease_ttl_s=rules.lease_ttl_s,
             lease_renew_s=rules.lease_renew_s,
             grace_s={"worker": rules.worker_grace_s, "pserver": rules.server_grace_s},
             elastic=sizes.elastic,
+            returning=sizes.returning,
         )
+        self.returning = Returning(
+            rules.worker_return_s if sizes.returning else 0.0, describe=_death
+        )
+        self.hosting: Hosting | None = None
+        """The processes of the groups; None where each pserver is a process of its own."""
+        if sizes.is_planned:
+            plan_rules = PlanRules(
+                start_processes=sizes.server_processes,
+                replicas=sizes.replicas,
+                replica_grace_s=rules.replica_grace_s,
+            )
+            self.hosting = Hosting(self.members, num_groups=sizes.server_num, rules=plan_rules)
         self._named_silent: dict[MemberKey, float] = {}
         self._named_lost: dict[MemberKey, float] = {}
         self.barriers = barriers or Barriers()
         self.losses = Losses()
+        self.shrinks = False
+        """Whether sync goes on without a worker that died and doesn't come back."""
         self._deserted_at: float | None = None
         self.state: State = "waiting"
         self.failure: Failure | None = None
@@ -132,6 +171,8 @@ class Job:
             orders=self.orders,
             launch=self.launch,
             run_id=self.run_id,
+            shrinks=self.shrinks,
+            plan=self.hosting.planner.plan.to_wire() if self.hosting is not None else None,
         )
 
     @property
@@ -147,28 +188,45 @@ class Job:
     def resize(self, sizes: JobSizes) -> None:
         """Set sizes that were open, which is 0; they never change afterwards."""
         self.sizes = sizes
-        self.members.resize({"pserver": sizes.server_num, "worker": sizes.worker_num})
+        self.members.resize(_limits_of(sizes))
 
     def participants(self) -> set[int]:
         """Return the ranks that barriers wait for."""
         return self.members.participants(started=self.has_started)
 
     def join(
-        self, newcomer: Member, *, index: int | None, asked_at: float, now: float
+        self,
+        newcomer: Member,
+        *,
+        index: int | None,
+        asked_at: float,
+        now: float,
+        succeeds: int = 0,
     ) -> Member | None:
         """Give a newcomer a place; see ``Membership.join`` and ``join_elastic``.
 
         Before the training one may replace a member that became silent, a pserver only until
         the placement is published. Once it trains, the silent one's received values and barrier
         counts, or its rows, are lost with it: that is a death. The rows of a durable pserver
-        aren't: who has locked its data folder gets its place at once.
+        aren't: who has locked its data folder gets its place at once. Where groups are planned,
+        the plan says who gets which, and goes on from which term (``succeeds``).
 
         Raises:
             JobFailedError: if the job has failed.
             JobFinishedError: if an elastic one has finished.
             WrongDataFolderError: if a durable pserver's place is asked for without its data.
+            NotPlannedError: if the plan doesn't give the group to the process.
+            OtherHostingError: if a process hosts groups in another way than the job.
         """
         self.raise_failure()
+        if newcomer.role != "worker" and (
+            (self.hosting is not None) != (newcomer.role == PROCESS or bool(newcomer.process))
+        ):
+            raise OtherHostingError(planned=self.hosting is not None)
+        if newcomer.role == PROCESS:
+            return self.members.join_process(newcomer, index=index, asked_at=asked_at, now=now)
+        if newcomer.process and self.hosting is not None:
+            return self.hosting.join_group(newcomer, index, succeeds=succeeds, now=now)
         if self.sizes.elastic and newcomer.role == "worker":
             if self.state == "finished":
                 raise JobFinishedError(role=newcomer.role)
@@ -183,6 +241,10 @@ class Job:
                 return self.members.take_over(successor, now=now)
             if self._is_forgotten(newcomer, index):
                 self._require_data(newcomer, None)
+        if newcomer.role == "worker" and self.sizes.returning:
+            return self.members.join_returning(
+                newcomer, index=index, asked_at=asked_at, now=now
+            )
         replaceable = self.state == "waiting" and (
             newcomer.role == "worker" or self.placement is None
         )
@@ -214,15 +276,19 @@ class Job:
         Returns:
             What was decided; nothing for a member that the placement knows already.
         """
+        planned = [] if self.hosting is None else _decisions(self.hosting.note_member(member))
         placement = self.placement
-        if member.role != "pserver" or not member.durable or placement is None:
-            return []
+        stays = member.durable or bool(member.process)
+        if member.role != "pserver" or not stays or placement is None:
+            return planned
         if self.has_ended or member.incarnation <= placement.term_of(member.index):
             return []
         self.placement = placement.with_server(
             member.index, endpoint=member.endpoint, term=member.incarnation
         )
         since = self._named_lost.pop(member.key, None)
+        if planned:
+            return planned
         after = "" if since is None else f", after {now - since:.1f} s"
         reason = (
             f"pserver {member.index} is back{after}: process {member.pid} on {member.host} "
@@ -265,21 +331,29 @@ class Job:
         """
         self.members.observe(snapshot, now=now)
         self.losses.look(snapshot)
-        recorded = snapshot.job
+        for passed in snapshot.passed:
+            self.barriers.learn(passed)
+        recorded = snapshot.job or snapshot.known
         if recorded is not None:
             self.resume(recorded)
         if self.has_ended:
             return []
         if recorded is not None and recorded.state == "finished":
             return self._finish()
+        if self.sizes.elastic and self.state == "training":
+            self.members.learn(_named_workers(snapshot), now=now)
         losses = [
             decision
             for place in self.members.of_role("pserver")
             for decision in self.note_return(place.member, now=now)
         ]  # a former coordinator may have admitted it
+        if self.hosting is not None:
+            losses += _decisions(self.hosting.decide(now=now))
         losses += self._find_silent(now)
         losses += self._find_lost_servers(now)
         losses += self._find_lost(now) if self.sizes.elastic else []
+        losses += self._find_away(now)
+        losses += self._shrink(snapshot, now)
         failure = recorded.failure if recorded is not None else None
         if failure is None:
             if self._all_workers_ended():
@@ -289,6 +363,14 @@ class Job:
             return losses + self._fail(failure)
         return losses + self._start()
 
+    def settle(self) -> None:
+        """Decide about groups only when processes have had a lease to say what they know.
+
+        To be called by a coordinator that was started again: the registry may be an older one.
+        """
+        if self.hosting is not None:
+            self.hosting.settle(lease_s=self._rules.lease_ttl_s)
+
     def resume(self, recorded: JobRecord) -> None:
         """Go on from where a former coordinator was."""
         if self.placement is None and recorded.placement:
@@ -297,6 +379,9 @@ class Job:
             self.state = "training"
         self.launch = self.launch or recorded.launch
         self.run_id = recorded.run_id or self.run_id
+        self.shrinks = recorded.shrinks or self.shrinks
+        if self.hosting is not None and recorded.plan is not None:
+            self.hosting.planner.resume(Plan.from_wire(dict(recorded.plan)))
         self.losses.resume(recorded.lost)
         if recorded.orders.version > self.orders.version:
             self.orders = recorded.orders
@@ -311,7 +396,10 @@ class Job:
             endpoints = tuple(place.member.endpoint for place in pservers)
             terms = tuple(place.member.incarnation for place in pservers)
             self.placement = Placement(
-                endpoints=endpoints, num_shards=self.sizes.num_shards, terms=terms
+                endpoints=endpoints,
+                num_shards=self.sizes.num_shards,
+                terms=terms,
+                moves=self.hosting is not None,
             )
             decisions.append(Decision(event="job.placed", facts={"endpoints": endpoints}))
         complete = self.placement is not None and not self.members.missing("worker")
@@ -357,6 +445,35 @@ class Job:
                 decisions.append(Decision(event="member.silent", facts=facts))
         return decisions
 
+    def _find_away(self, now: float) -> list[Decision]:
+        """Name workers that are waited for, and those that are back."""
+        if not self.sizes.returning:
+            return []
+        events = self.returning.look(self.members.of_role("worker"), now=now)
+        return [Decision(event=event, facts=facts) for event, facts in events]
+
+    def _shrink(self, snapshot: Snapshot, now: float) -> list[Decision]:
+        """Go on in sync without workers that nobody takes the place of, if that was said."""
+        self.shrinks = self.shrinks or shrinks(snapshot.facts)
+        if not self.shrinks or self.sizes.elastic:
+            return []
+        given_up = {lost.index: lost.incarnation for lost in self.losses.record}
+        decisions = []
+        for place in self.members.of_role("worker"):
+            if given_up.get(place.member.index, 0) >= place.member.incarnation:
+                place.is_given_up = True  # by a former coordinator
+            elif self.members.is_gone(place) and not self.is_waited_for(place):
+                place.is_given_up = True
+                why = (place.why or _death(place, now)) + self._in_vain(place)
+                decisions.append(self._lose(place, why))
+        for lost in self.losses.record:
+            step = end_of(lost, snapshot.facts, server_num=self.sizes.server_num)
+            if lost.step is None and step is not None:
+                self.losses.agree(lost, step)
+                facts = {"index": lost.index, "step": step}
+                decisions.append(Decision(event="job.shrunk", facts=facts))
+        return decisions
+
     def _find_lost_servers(self, now: float) -> list[Decision]:
         """Name durable pservers that have no process and are waited for, and those back."""
         decisions = []
@@ -382,7 +499,12 @@ class Job:
         return decisions
 
     def is_waited_for(self, place: Place) -> bool:
-        """Return whether a pserver has no process, and one may come that has its data."""
+        """Return whether a place has no process, and one may come that goes on in it.
+
+        A pserver's must have its data; any does for a worker.
+        """
+        if place.member.role == "worker":
+            return not self.has_ended and self.returning.awaits(place)
         return (
             self._is_kept(place)
             and not self.has_ended
@@ -391,7 +513,9 @@ class Job:
         )
 
     def waits_s(self, place: Place) -> float | None:
-        """Return for how long a pserver without a process is waited for; None if it isn't."""
+        """Return for how long a place without a process is waited for; None if it isn't."""
+        if place.member.role == "worker":
+            return None if self.has_ended else self.returning.left_s(place)
         if not self.is_waited_for(place) or place.lost_s is None:
             return None
         return self._rules.server_return_s - place.lost_s
@@ -472,20 +596,38 @@ class Job:
         missing = self.members.missing("worker") or self.members.missing("pserver")
         complete = self.state == "training" or not missing
         well = any(place.end != "lost" for place in workers)
+        if self.sizes.returning and self.members.returning():
+            return False
         return complete and well and all(place.end for place in workers)
 
     def _find_failure(self, now: float) -> Failure | None:
-        dead = [place for place in self.members.dead() if not self.is_waited_for(place)]
+        dead = [place for place in self.members.dead() if not self._goes_on_without(place)]
         if dead:
             return _failure_of(dead[0], _death(dead[0], now) + self._in_vain(dead[0]))
         for place in self.members.of_role("pserver"):
-            if place.end and not self.is_waited_for(place):
+            if place.end and not self._goes_on_without(place):
                 return _failure_of(place, _LEFT + self._in_vain(place))
+        if self.sizes.returning:
+            for place in self.members.of_role("worker"):
+                lost = place.end == "lost" and not place.is_given_up
+                if lost and not self.is_waited_for(place):
+                    return _failure_of(place, place.why + self._in_vain(place))
         return self._find_desertion(now) or self._find_absentee(now)
 
+    def _goes_on_without(self, place: Place) -> bool:
+        """Return whether the job waits for who goes on in the place of one that has ended."""
+        if self.is_waited_for(place):
+            return True
+        is_group = self.hosting is not None and place.member.role == "pserver"
+        return is_group and self.hosting is not None and self.hosting.survives(place)
+
     def _in_vain(self, place: Place) -> str:
-        """Return that a durable pserver was waited for; empty if it wasn't."""
+        """Return that another process of a place was waited for; empty if it wasn't."""
+        if place.member.role == "worker":
+            return self.returning.in_vain()
         patience_s = self._rules.server_return_s
+        if self.hosting is not None and not self._is_kept(place):
+            return _NO_COPY.format(group=place.member.index)
         if not patience_s or not self._is_kept(place):
             return ""
         return f"; no process came back with its data in {patience_s:g} s"
@@ -499,6 +641,9 @@ class Job:
         if self._deserted_at is None:
             self._deserted_at = now
         patience_s = self._rules.start_timeout_s
+        if workers and self.shrinks:
+            last = max(workers, key=lambda place: place.renewed_at)
+            return _failure_of(last, "all workers are lost; this one: " + last.why)
         if not workers or not patience_s or now - self._deserted_at < patience_s:
             return None
         last = max(workers, key=lambda place: place.renewed_at)
@@ -514,11 +659,37 @@ class Job:
         patience_s = self._rules.start_timeout_s
         if not patience_s or now - self._first_joined_at < patience_s:
             return None
-        for role in ("pserver", "worker"):
+        started = self.sizes.server_processes
+        roles = ("pserver", "worker")
+        if self.hosting is not None and len(self.members.of_role(PROCESS)) < started:
+            roles = (PROCESS, "worker")
+        for role in roles:
             for index in self.members.missing(role):
                 reason = f"hasn't joined {patience_s:.0f} s after the first member"
                 return Failure(role=role, index=index, reason=reason)
         return None
+
+
+def _named_workers(snapshot: Snapshot) -> dict[int, int]:
+    """Return the workers that pservers wait for: the greatest incarnation of each rank."""
+    found = dict[int, int]()
+    for (role, _), facts in snapshot.facts.items():
+        lives = facts.get("lives") if role == "pserver" else None
+        for each in lives if isinstance(lives, list) else ():
+            match each:
+                case [int(rank), int(life)] if 0 <= rank < MAX_WORKERS and life > 0:
+                    found[rank] = max(life, found.get(rank, 0))
+    return found
+
+
+def _limits_of(sizes: JobSizes) -> dict[str, int]:
+    """Return how many places each role has; of processes as many as there are groups."""
+    limits = {"pserver": sizes.server_num, "worker": sizes.worker_num}
+    return {**limits, PROCESS: sizes.server_num} if sizes.is_planned else limits
+
+
+def _decisions(events: Sequence[PlanEvent]) -> list[Decision]:
+    return [Decision(event=each.event, facts=each.facts) for each in events]
 
 
 def _failure_of(place: Place, reason: str) -> Failure:

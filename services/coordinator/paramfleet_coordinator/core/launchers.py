@@ -8,7 +8,8 @@ Nothing here waits or knows the time.
 
 from dataclasses import dataclass
 
-from paramfleet_shared.discovery.records import Member, Snapshot, Voucher
+from paramfleet_shared.discovery.plan import ProcessId
+from paramfleet_shared.discovery.records import PROCESS, Member, Snapshot, Voucher
 
 __all__ = ["Launchers"]
 
@@ -33,6 +34,9 @@ class Launchers:
         self._lease_ttl_s = lease_ttl_s
         self._launchers: dict[str, _Launcher] = {}
         self._alive: dict[tuple[str, str], int] = {}
+        self._vouched: dict[str, set[tuple[str, str, int]]] = {}
+        """By launcher's part: all that it has ever seen alive, with their process ids."""
+        self._ended: set[tuple[str, str, int]] = set()
 
     def observe(self, snapshot: Snapshot, *, counted_s: float) -> None:
         """Take in what the registry holds, ``counted_s`` after the last time."""
@@ -48,6 +52,14 @@ class Launchers:
             if each.silence_s < self._lease_ttl_s
             for name, pid in each.voucher.alive.items()
         }
+        for part, each in self._launchers.items():
+            launch = each.voucher.launch
+            now = {(launch, name, pid) for name, pid in each.voucher.alive.items()}
+            ever = self._vouched.setdefault(part, set())
+            if each.silence_s < self._lease_ttl_s:
+                self._ended |= ever - now
+            self._ended -= now
+            ever |= now
 
     def forgive(self) -> None:
         """Count no silence until now: the coordinator did not watch."""
@@ -56,5 +68,19 @@ class Launchers:
 
     def sees(self, member: Member) -> bool:
         """Return whether a launcher with a valid lease sees a member's process running."""
-        name = f"{member.role}:{member.index}"
-        return bool(member.launch) and self._alive.get((member.launch, name)) == member.pid
+        known = self._alive.get((member.launch, _name_of(member)))
+        return bool(member.launch) and known == member.pid
+
+    def saw_end(self, member: Member) -> bool:
+        """Return whether a launcher that saw a member's process running saw it end, too."""
+        own = (member.launch, _name_of(member), member.pid)
+        return bool(member.launch) and own in self._ended
+
+
+def _name_of(member: Member) -> str:
+    """Return what a launcher calls a member's process."""
+    if member.role == PROCESS:
+        return f"pserver:{member.index}"
+    if member.process:
+        return f"pserver:{ProcessId.from_text(member.process).index}"
+    return f"{member.role}:{member.index}"

@@ -29,7 +29,7 @@ from paramfleet_shared.discovery.errors import (
     NotAMemberError,
     UnknownRoleError,
 )
-from paramfleet_shared.discovery.records import Member, MemberKey, Snapshot
+from paramfleet_shared.discovery.records import PROCESS, Member, MemberKey, Snapshot
 
 __all__ = ["MAX_WORKERS", "Membership"]
 
@@ -53,6 +53,7 @@ class Membership:
         grace_s: By role, the seconds that a silent member is waited for while its launcher
             sees its process alive.
         elastic: Whether workers may come and go.
+        returning: Whether another process may take the rank of a worker that died.
     """
 
     def __init__(
@@ -63,9 +64,11 @@ class Membership:
         lease_renew_s: float,
         grace_s: Mapping[str, float] | None = None,
         elastic: bool = False,
+        returning: bool = False,
     ) -> None:
         self._limits = dict(limits)
         self._elastic = elastic
+        self._returning = returning
         self._lease_ttl_s = lease_ttl_s
         self._lease_renew_s = lease_renew_s
         self._grace_s = dict(grace_s or {})
@@ -130,7 +133,7 @@ class Membership:
             IndexTakenError: if a live or finished process holds the index.
         """
         limit = self._require_role(newcomer.role, index)
-        known = self._find(newcomer)
+        known = self.find(newcomer)
         if known is not None:
             return known
         candidates = range(limit) if index is None else [index]
@@ -147,6 +150,46 @@ class Membership:
             raise JobFullError(role=newcomer.role, limit=limit)
         raise IndexTakenError(role=newcomer.role, index=index, holder=_holder(held[0]))
 
+    def join_returning(
+        self, newcomer: Member, *, index: int | None, asked_at: float, now: float
+    ) -> Member | None:
+        """Give a worker a free place, or that of one that died; or let it ask again.
+
+        Without an index it gets the lowest free one, else that of a worker that is lost, else
+        that of a silent one.
+
+        Args:
+            newcomer: As in ``join``.
+            index: As in ``join``.
+            asked_at: As in ``join``.
+            now: As in ``join``.
+
+        Returns:
+            As ``join``.
+
+        Raises:
+            JobFullError: if the index is beyond the job's workers, or all of them live.
+            IndexTakenError: if a live process holds the index, or it has finished.
+        """
+        limit = self._require_role("worker", index)
+        known = self.find(newcomer)
+        if known is not None:
+            return known
+        candidates = list(range(limit)) if index is None else [index]
+        for candidate in candidates:
+            if ("worker", candidate) not in self._places:
+                return self._reserve(newcomer, candidate, now)
+        held = [self._places["worker", candidate] for candidate in candidates]
+        lost = [place for place in held if place.end == "lost" and not place.is_given_up]
+        free = lost + [place for place in held if self._fell_silent(place)]
+        if free:
+            return self._reserve(newcomer, free[0].member.index, now)
+        if any(self._may_yet_be_lost(place, asked_at) for place in held):
+            return None
+        if index is None:
+            raise JobFullError(role="worker", limit=limit)
+        raise IndexTakenError(role="worker", index=index, holder=_holder(held[0]))
+
     def take_over(self, newcomer: Member, *, now: float) -> Member | None:
         """Give a newcomer the place of its index at once, whether or not its holder lives.
 
@@ -156,12 +199,47 @@ class Membership:
         Returns:
             The newcomer; None while another newcomer is being admitted there.
         """
-        known = self._find(newcomer)
+        known = self.find(newcomer)
         if known is not None:
             return known
         if not self._places[newcomer.key].member.incarnation:
             return None
         return self._reserve(newcomer, newcomer.index, now)
+
+    def join_process(
+        self, newcomer: Member, *, index: int | None, asked_at: float, now: float
+    ) -> Member | None:
+        """Give a process that hosts groups a place, at any time of the job.
+
+        Args:
+            newcomer: As in ``join``.
+            index: As in ``join``; the place of any process that has ended may be taken.
+            asked_at: As in ``join``.
+            now: As in ``join``.
+
+        Returns:
+            As ``join``.
+
+        Raises:
+            JobFullError: if the index is beyond the places, or all are held.
+            IndexTakenError: if a live process holds the index.
+        """
+        limit = self._require_role(newcomer.role, index)
+        known = self.find(newcomer)
+        if known is not None:
+            return known
+        candidates = range(limit) if index is None else [index]
+        held = []
+        for candidate in candidates:
+            place = self._places.get((newcomer.role, candidate))
+            if place is None or place.end or self._fell_silent(place):
+                return self._reserve(newcomer, candidate, now)
+            held.append(place)
+        if any(self._may_be_dead(place, asked_at) for place in held):
+            return None
+        if index is None:
+            raise JobFullError(role=newcomer.role, limit=limit)
+        raise IndexTakenError(role=newcomer.role, index=index, holder=_holder(held[0]))
 
     def join_elastic(
         self,
@@ -192,7 +270,7 @@ class Membership:
             JobFullError: if no rank is left, or none may be so high.
             IndexTakenError: if a live process holds the index.
         """
-        known = self._find(newcomer)
+        known = self.find(newcomer)
         if known is not None:
             return known
         limit = self._limits["worker"]
@@ -240,7 +318,8 @@ class Membership:
         counted_s = self._count_interval(now)
         for key, member in snapshot.members.items():
             place = self._places.get(key)
-            if place is None or member.incarnation > place.incarnation:
+            is_news = place is None or member.incarnation > place.incarnation
+            if is_news or (place is not None and place.is_hearsay and not place.end):
                 self._places[key] = Place(member=member, renewed_at=now)
         for key, place in self._places.items():
             seen = snapshot.members.get(key)
@@ -259,21 +338,59 @@ class Membership:
         self._launchers.observe(snapshot, counted_s=counted_s)
         for place in self._places.values():
             place.vouched = self._launchers.sees(place.member)
+            if place.member.role == PROCESS or place.member.process:
+                place.ended = self._launchers.saw_end(place.member)
             if self._has_no_process(place):
                 place.lost_s = 0.0 if place.lost_s is None else place.lost_s + counted_s
+
+    def learn(self, named: Mapping[int, int], *, now: float) -> None:
+        """Have a place for each worker that pservers wait for and the registry doesn't know.
+
+        It may have died before it could write itself back into a registry that was empty, when
+        the coordinator that knew it had died, too. If it lives, it writes itself back.
+
+        Args:
+            named: Incarnations by rank, all that pservers name now.
+            now: The time.
+        """
+        for key, place in list(self._places.items()):
+            is_named = named.get(place.member.index) == place.member.incarnation
+            if place.is_hearsay and not place.end and not is_named:
+                del self._places[key]
+        for rank, incarnation in named.items():
+            if ("worker", rank) not in self._places:
+                member = Member(
+                    role="worker",
+                    index=rank,
+                    incarnation=incarnation,
+                    endpoint="",
+                    admin="",
+                    host="a host that nobody knows any more",
+                    pid=0,
+                )
+                place = Place(member=member, renewed_at=now, is_hearsay=True)
+                self._places[member.key] = place
 
     def dead(self) -> list[Place]:
         """Return the members whose silence ends the job, the longest silent first."""
         silent = (p for p in self._places.values() if p.may_die and self.is_silent(p))
-        dead = (p for p in silent if not self.is_awaited(p))
+        dead = (p for p in silent if not self.is_awaited(p) and p.member.role != PROCESS)
         fatal = (p for p in dead if not self._elastic or p.member.role != "worker")
         return sorted(fatal, key=lambda place: (place.renewed_at, place.member.key))
 
     def _has_no_process(self, place: Place) -> bool:
-        """Return whether a pserver's place seems to have no process."""
-        if place.member.role != "pserver" or not place.member.incarnation:
+        """Return whether a place that somebody may come back to seems to have no process."""
+        if not place.member.incarnation:
             return False
-        return bool(place.end) or (self.is_silent(place) and not self.is_awaited(place))
+        if place.member.role == "worker":
+            return self._returning and self.is_gone(place) and not place.is_given_up
+        is_silent = self.is_silent(place) and not self.is_awaited(place)
+        return bool(place.end) or place.ended or is_silent
+
+    def is_gone(self, place: Place) -> bool:
+        """Return whether a worker has died or given up, as far as is known."""
+        is_silent = self.is_silent(place) and not self.is_awaited(place)
+        return place.end == "lost" or (place.may_die and is_silent)
 
     def silent_workers(self, *, grace_s: float) -> list[Place]:
         """Return the workers that were silent for so long, by rank."""
@@ -285,12 +402,17 @@ class Membership:
 
     def is_awaited(self, place: Place) -> bool:
         """Return whether a member may be silent for now: its launcher sees it alive."""
-        return place.vouched and place.silence_s < self._grace_s.get(place.member.role, 0.0)
+        return place.vouched and self.has_patience(place)
+
+    def has_patience(self, place: Place) -> bool:
+        """Return whether a member is silent for no longer than one that lives may be."""
+        return place.silence_s < self._grace_s.get(place.member.role, 0.0)
 
     def silent(self) -> list[Place]:
         """Return the members that are needed and silent, by role and index."""
         silent = (p for p in self._places.values() if p.may_die and self.is_silent(p))
-        return sorted(silent, key=lambda place: place.member.key)
+        known = (p for p in silent if p.member.role != PROCESS)  # the plan's
+        return sorted(known, key=lambda place: place.member.key)
 
     def require(self, role: str, index: int, *, incarnation: int) -> Place:
         """Return the place of a member that asks for something.
@@ -315,7 +437,19 @@ class Membership:
         """
         workers = self.of_role("worker")
         awaited: set[int] = set() if started else set(self.missing("worker"))
+        if self._returning:
+            awaited |= self.returning()
         return awaited | {place.member.index for place in workers if not place.end}
+
+    def returning(self) -> set[int]:
+        """Return the ranks without a process that another one takes now, or may take."""
+        places = [p for (role, _), p in self._places.items() if role == "worker"]
+        return {
+            place.member.index
+            for place in places
+            if (place.end == "lost" and not place.is_given_up)
+            or (not place.member.incarnation and place.former is not None)
+        }
 
     def all_gone(self) -> bool:
         """Return whether every member has left or fallen silent."""
@@ -347,7 +481,7 @@ class Membership:
             return 0.0
         return min(interval_s, self._lease_ttl_s * _GAP_FRACTION)
 
-    def _find(self, newcomer: Member) -> Member | None:
+    def find(self, newcomer: Member) -> Member | None:
         """Return the place that a newcomer was given when it asked before."""
         for place in self._places.values():
             if place.member.role == newcomer.role and place.member.nonce == newcomer.nonce:
@@ -385,7 +519,17 @@ class Membership:
 
     def _fell_silent(self, place: Place) -> bool:
         short = place.silence_s >= self._lease_ttl_s * _TAKEOVER_FRACTION
-        return place.may_die and short and not self.is_awaited(place)
+        silent = short and not self.is_awaited(place)
+        return place.may_die and (silent or place.ended)
+
+    def _may_yet_be_lost(self, place: Place, asked_at: float) -> bool:
+        """Return whether a holder may have died before the question.
+
+        Its launcher says so a moment after it has started another process.
+        """
+        if not place.member.incarnation:
+            return False
+        return place.end == "" and place.renewed_at <= asked_at + self._lease_renew_s
 
     def _may_be_dead(self, place: Place, asked_at: float) -> bool:
         """Return whether a holder hasn't shown a heartbeat made after the question.

@@ -4,7 +4,6 @@ Every action takes the orders as they are and how the job stands, and returns th
 or says why not. Nothing here is sent: whoever calls writes the result down.
 """
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -12,8 +11,10 @@ from typing import Any
 
 from typing_extensions import override
 
-from paramfleet_shared.discovery.orders import CheckpointOrder, Orders
+from paramfleet_shared.discovery.orders import CheckpointOrder, LoadOrder, Orders
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.settings.hurts import read_hurt
+from paramfleet_shared.settings.ranges import SettingError
 from paramfleet_shared.values.bounds import MAX_LEARNING_RATE
 
 __all__ = [
@@ -21,13 +22,19 @@ __all__ = [
     "SettingRefusedError",
     "Standing",
     "change",
+    "chaos",
     "checkpoint",
     "drain",
     "end",
+    "load",
     "pause",
     "resume",
 ]
 
+MAX_HURTS = 16
+"""The latest that are kept: members that are told of more at once miss the first."""
+
+_MAX_PATH, _MAX_PATIENCE_S = 4096, 86_400.0
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _MODES = {
     "lr": {"sync", "async", "geo"},
@@ -37,18 +44,23 @@ _MODES = {
 """Settings that may be changed in a running job, and in which modes they mean something."""
 
 
+_LOADING_MODES = {"sync", "async", "geo", "localsgd"}
+"""Those in which workers stand between two steps, and pservers have all of what they did."""
+
+
 class ActionRefusedError(ContractError):
     """The job can't do that as it stands."""
 
     code = "contract.action_refused"
     action: str
     mode: str | None
+    """How the job trains; None before that, empty where it doesn't matter."""
     reason: str
 
     @override
     def describe(self) -> str:
-        where = "before the training" if self.mode is None else f"in mode {self.mode}"
-        return f"{self.action} is refused {where}: {self.reason}"
+        where = " before the training" if self.mode is None else f" in mode {self.mode}"
+        return f"{self.action} is refused{where if self.mode != '' else ''}: {self.reason}"
 
 
 class SettingRefusedError(ContractError):
@@ -79,14 +91,24 @@ class Standing:
     newest: int = 0
     """The newest version of orders that any member has said it knows."""
 
+    known_load: int = 0
+    """The newest number of a load that worker 0 has said it knows."""
+
+    ended_load: int = 0
+    """The newest of which it has said what became of it."""
+
+    may_replace: bool = False
+    """Whether workers may come, go, or be replaced by other processes."""
+
 
 def pause(orders: Orders, job: Standing) -> Orders:
     """Stop the workers before their next step.
 
     Raises:
-        ActionRefusedError: if the job doesn't train.
+        ActionRefusedError: if the job doesn't train, or a load is on its way.
     """
     _require_training("pause", orders, job)
+    _require_no_load("pause", orders, job)
     return _next(orders, job, paused=True)
 
 
@@ -139,16 +161,61 @@ def checkpoint(orders: Orders, job: Standing, *, folder: str, name: str | None) 
     return _next(orders, job, checkpoint=order)
 
 
+def load(orders: Orders, job: Standing, *, dirname: str, patience_s: float) -> Orders:
+    """Have a checkpoint loaded by all workers and pservers.
+
+    Args:
+        orders: The present ones.
+        job: How the job stands.
+        dirname: The checkpoint's folder or address.
+        patience_s: How long workers may take to come together for it.
+
+    Raises:
+        ActionRefusedError: if the job doesn't train, or is paused; in a mode whose workers
+            can't come together; where workers may be replaced; if worker 0 has ended; while
+            another load is on its way.
+        SettingRefusedError: if the folder or the time can't be one.
+    """
+    if not _is_path(dirname):
+        rule = f"an absolute path or an address, of at most {_MAX_PATH} printable characters"
+        raise SettingRefusedError(name="dirname", value=dirname[:128], rule=rule)
+    if not 0 < patience_s <= _MAX_PATIENCE_S:  # NaN isn't, either
+        rule = f"a number of seconds above 0, at most {_MAX_PATIENCE_S:g}"
+        raise SettingRefusedError(name="timeout_s", value=str(patience_s), rule=rule)
+    _require_training("load", orders, job)
+    reason = ""
+    if job.mode not in _LOADING_MODES:
+        modes = ", ".join(sorted(_LOADING_MODES))
+        reason = f"there are loads in {modes}: end the job, and start it again with --resume"
+    elif job.may_replace:
+        reason = (
+            "workers of this job may join, leave or be started again (elastic, or "
+            "worker_return_s), and all must take part: end it, and start it with --resume"
+        )
+    elif orders.paused:
+        reason = "it is paused, and workers may stand within a step: resume it first"
+    elif 0 not in job.training:
+        reason = "worker 0, which reads the checkpoint, no longer trains"
+    if reason:
+        raise ActionRefusedError(action="load", mode=job.mode, reason=reason)
+    _require_no_load("load", orders, job)
+    number = 1 + max(orders.load.number if orders.load is not None else 0, job.known_load)
+    order = LoadOrder(number=number, dirname=dirname, patience_s=float(patience_s))
+    return _next(orders, job, load=order)
+
+
 def drain(orders: Orders, job: Standing, *, rank: int) -> Orders:
     """Let a worker leave while the others continue; a second time changes nothing.
 
     Raises:
         ActionRefusedError: in sync, whose steps need every worker; for worker 0, which
-            saves; for the last worker; for one that doesn't train.
+            saves; for the last worker; for one that doesn't train; while a load is on its
+            way.
     """
     _require_training("drain", orders, job)
     if rank in orders.drained:
         return orders
+    _require_no_load("drain", orders, job)
     if job.mode == "sync":
         raise ActionRefusedError(
             action="drain",
@@ -172,6 +239,46 @@ def drain(orders: Orders, job: Standing, *, rank: int) -> Orders:
             reason=f"worker {rank} is the last: end the job instead",
         )
     return _next(orders, job, drained=(*orders.drained, rank))
+
+
+def chaos(
+    orders: Orders,
+    job: Standing,
+    *,
+    asked: Mapping[str, Any],
+    living: Mapping[tuple[str, int], int],
+    may: bool,
+) -> Orders:
+    """Hurt a process of the job.
+
+    Args:
+        orders: The present ones.
+        job: How the job stands.
+        asked: As of ``read_hurt``.
+        living: The members that can be hurt, and their incarnations.
+        may: Whether the job was started so that it can be.
+
+    Raises:
+        ActionRefusedError: if it wasn't, has ended, or has no such process.
+        SettingRefusedError: naming what is wrong.
+    """
+    if not may:
+        reason = "the job wasn't started with `paramfleet launch --chaos` (PARAMFLEET_CHAOS=1)"
+        raise ActionRefusedError(action="chaos", mode="", reason=reason)
+    if job.state in {"finished", "failed"}:
+        raise ActionRefusedError(action="chaos", mode="", reason=f"it is {job.state}")
+    try:
+        hurt = read_hurt(asked)
+    except SettingError as error:
+        facts = {**error.facts, "value": str(error.facts["value"])}
+        raise SettingRefusedError(**facts) from error
+    if hurt.role in {"worker", "pserver"} and (hurt.role, hurt.index) not in living:
+        reason = f"no living process is {hurt.target}"
+        raise ActionRefusedError(action="chaos", mode="", reason=reason)
+    incarnation = living.get((hurt.role, hurt.index), 0)
+    number = 1 + (orders.hurts[-1].number if orders.hurts else 0)
+    hurt = replace(hurt, number=number, incarnation=incarnation)
+    return _next(orders, job, hurts=(*orders.hurts, hurt)[-MAX_HURTS:])
 
 
 def change(orders: Orders, job: Standing, wanted: Mapping[str, Any]) -> Orders:
@@ -218,7 +325,7 @@ def _check(name: str, value: Any) -> None:
     is_integer = isinstance(value, int) and not isinstance(value, bool)
     if name == "lr":
         fits = is_integer or isinstance(value, float)
-        fits = fits and math.isfinite(value) and 0 < value <= MAX_LEARNING_RATE
+        fits = fits and 0 < value <= MAX_LEARNING_RATE  # NaN isn't, either
         rule = f"a number above 0, at most {MAX_LEARNING_RATE:g}"
     elif name == "k_steps":
         fits, rule = is_integer and 1 <= value < 1 << 31, "a whole number of at least 1"
@@ -227,6 +334,22 @@ def _check(name: str, value: Any) -> None:
         rule = "a whole number of at least 0, or null"
     if not fits:
         raise SettingRefusedError(name=name, value=str(value)[:64], rule=rule)
+
+
+def _is_path(text: str) -> bool:
+    is_whole = text.startswith("/") or "://" in text
+    return is_whole and len(text) <= _MAX_PATH and text.isprintable()
+
+
+def _require_no_load(action: str, orders: Orders, job: Standing) -> None:
+    """Pass if worker 0 has said what became of the last load.
+
+    Raises:
+        ActionRefusedError: if not.
+    """
+    if orders.load is not None and orders.load.number > job.ended_load:
+        reason = f"the load of {orders.load.dirname} is on its way: wait until it has ended"
+        raise ActionRefusedError(action=action, mode=job.mode, reason=reason)
 
 
 def _require_state(action: str, job: Standing) -> None:

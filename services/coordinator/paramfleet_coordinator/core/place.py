@@ -25,15 +25,24 @@ class Place:
     why: str = ""
     """What its end says of its reason."""
 
+    is_given_up: bool = False
+    """Whether the job goes on without this worker although others may return."""
+
     former: "Place | None" = None
     """Who held it before, while it is reserved."""
+
+    is_hearsay: bool = False
+    """Whether only pservers have named it: the registry doesn't know it."""
 
     vouched: bool = False
     """Whether a launcher with a valid lease sees its process running."""
 
+    ended: bool = False
+    """Whether a launcher with a valid lease saw its process end."""
+
     lost_s: float | None = None
-    """Seconds looked at since the place of a pserver has had no process: it was silent for too
-    long, or left. None if it has one."""
+    """Seconds looked at since a place that another process may take has had none: it was silent
+    for too long, or left. None if it has one."""
 
     @property
     def may_die(self) -> bool:

@@ -14,7 +14,7 @@ from paramfleet_coordinator.core.readings import History, number
 from paramfleet_coordinator.core.stragglers import Watch, find_straggler, lag_reason
 from paramfleet_shared.discovery.records import MemberKey, Snapshot
 
-__all__ = ["JobView"]
+__all__ = ["JobView", "disk_fault_of"]
 
 MAX_EVENTS = 1000
 MAX_FRAMES = 300
@@ -29,6 +29,8 @@ class _Server:
     """One pserver's sums, and the rates made of them."""
 
     before: tuple[float, Mapping[str, Any]] | None = None
+    disk_fault: str = ""
+    """What its disk refuses with."""
     samples: deque[dict[str, Any]] = field(
         default_factory=lambda: deque(maxlen=MAX_SERVER_SAMPLES)
     )
@@ -182,6 +184,12 @@ class JobView:
                 self._saved[kind] = dict(done)
                 event, words = _told_of(done)
                 self.note(event, words, now=now, **done)
+        told = facts.get("load")
+        if rank == 0 and isinstance(told, Mapping) and told != self._saved.get("load"):
+            self._saved["load"] = dict(told)
+            if told.get("state") != "waiting":
+                event, words = _told_of_load(told)
+                self.note(event, words, now=now, **told)
 
     @property
     def checkpoint(self) -> Mapping[str, Any]:
@@ -193,8 +201,16 @@ class JobView:
         """Return how the last one went that the strategy asks for; empty before."""
         return self._saved.get("periodic_checkpoint", {})
 
+    @property
+    def load(self) -> Mapping[str, Any]:
+        """Return how the last load goes that an operator asked for; empty before."""
+        return self._saved.get("load", {})
+
     def _take_server(self, index: int, facts: Mapping[str, Any], now: float) -> None:
         server = self._servers.setdefault(index, _Server())
+        fault, server.disk_fault = server.disk_fault, disk_fault_of(facts) or ""
+        if fault != server.disk_fault:
+            self._note_disk(index, server.disk_fault, now)
         uptime_s = facts.get("uptime_s")
         if not number(uptime_s):
             return
@@ -217,6 +233,14 @@ class JobView:
         }
         server.samples.append(sample)
         self._changes["servers"][str(index)] = sample
+
+    def _note_disk(self, index: int, fault: str, now: float) -> None:
+        if fault:
+            words = f"the disk of server {index} takes no change, who pushes waits: {fault}"
+            self.note("server.disk_refuses", words, now=now, index=index, fault=fault)
+        else:
+            words = f"the disk of server {index} takes changes again"
+            self.note("server.disk_takes", words, now=now, index=index)
 
     def _server_s(self) -> float | None:
         """Return the mean seconds the pservers spent on a request lately."""
@@ -249,6 +273,13 @@ class JobView:
         self._changes = {"workers": {}, "servers": {}}
 
 
+def disk_fault_of(facts: Mapping[str, Any]) -> str | None:
+    """Return what a pserver's disk refuses with, as its facts say; None if it doesn't."""
+    said = facts.get("log")
+    fault = said.get("fault") if isinstance(said, Mapping) else None
+    return None if fault is None else str(fault)
+
+
 def _told_of(done: Mapping[str, Any]) -> tuple[str, str]:
     """Return the event that a checkpoint is, and a sentence about it."""
     which = f"the checkpoint {done.get('dirname')}"
@@ -259,6 +290,15 @@ def _told_of(done: Mapping[str, Any]) -> tuple[str, str]:
     if not done.get("consistent"):
         words += f"; it is not a consistent cut: {done.get('reason')}"
     return "checkpoint.written", words
+
+
+def _told_of_load(told: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the event that the end of a load is, and a sentence about it."""
+    which = f"the checkpoint {told.get('dirname')}"
+    if told.get("error"):
+        return "load.failed", f"{which} was not loaded: {told['error']}"
+    words = f"{which} is loaded, in {told.get('seconds')} s: step {told.get('step')}"
+    return "load.ended", words
 
 
 def _served(after: Mapping[str, Any], before: Mapping[str, Any]) -> tuple[float, float]:

@@ -294,6 +294,7 @@ function drawTables(status) {
       s.bytes, s.waiting_for.join(", "),
     ]),
   );
+  drawPlan(status.plan);
   charts.table(
     at("tables"), "over all servers",
     ["name", "tier", "rows", "bytes", "pulls", "pushes"],
@@ -309,6 +310,29 @@ function drawTables(status) {
     at("barriers"), status.barriers.length ? "where workers stand" : "no worker stands at one",
     ["name", "use", "has come", "has not"],
     status.barriers.map((b) => [b.name, b.generation, b.arrived.join(", "), b.missing.join(", ")]),
+  );
+}
+
+function drawPlan(plan) {
+  at("plan-section").hidden = !plan;
+  if (!plan) return;
+  const bare = plan.unprotected.length ? `without a follower: ${plan.unprotected.join(", ")}; ` : "";
+  const words = `${bare}${plan.moves} moves, ${plan.takeovers} takeovers`;
+  if (at("plan-words").textContent !== words) at("plan-words").textContent = words;
+  charts.table(
+    at("processes"), "one row a process",
+    ["process", "host", "state", "groups", "follows"],
+    plan.processes.map((p) => [
+      p.index, p.host, !p.alive ? "gone" : p.draining ? "draining" : "serving",
+      p.groups.join(", "), p.follows.join(", "),
+    ]),
+  );
+  charts.table(
+    at("groups"), "one row a group",
+    ["group", "owner", "term", "follower", "lag", "moves to", "protected"],
+    plan.groups.map((g) => [
+      g.group, g.owner, g.term, g.follower, g.lag, g.moves_to, g.protected ? "yes" : "no",
+    ]),
   );
 }
 

@@ -1,5 +1,6 @@
-"""Whom a pserver lets act for a worker: incarnations that the coordinator gave out, no others.
+"""Whom a pserver serves: certificates by operation, and who may act for a worker.
 
+For a worker acts who has an incarnation that the coordinator gave out, and nobody else.
 What is known is compared in memory. The registry is read once when a newer incarnation of a
 worker shows up than is known here.
 """
@@ -8,17 +9,37 @@ from collections.abc import Awaitable, Callable
 
 from paramfleet_pserver.requests.fields import Fields
 from paramfleet_shared.discovery.errors import UnissuedIncarnationError
+from paramfleet_shared.net.rights import Rights
 from paramfleet_shared.net.rpc.server import Request
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.system.clock import Clock
 
-__all__ = ["IssuedIncarnations"]
+__all__ = ["RIGHTS", "IssuedIncarnations"]
+
+RIGHTS: Rights = {
+    **dict.fromkeys(
+        (
+            "declare", "pull", "stage", "push", "step", "exchange", "remove", "void", "assign",
+            "leave", "join", "begin", "settle", "progress", "wait_turn", "hold", "save",
+            "saved", "load", "total", "answer", "states",
+            "read_pass", "prepare_pass", "commit_pass", "abort_pass", "pass_state",
+        ),
+        frozenset({"worker"}),
+    ),
+    **dict.fromkeys(
+        ("follow", "follow_snapshot", "follow_log", "fence", "unfence", "unfollow"),
+        frozenset({"pserver"}),
+    ),
+    "status": frozenset({"coordinator", "pserver", "worker"}),
+}  # fmt: skip
+"""A pserver's operations, and the roles whose certificates may ask for them."""
 
 ACTING = frozenset(
     {
         "declare",
         "join",
         "settle",
+        "begin",
         "stage",
         "push",
         "step",
@@ -29,12 +50,16 @@ ACTING = frozenset(
         "leave",
         "wait_turn",
         "hold",
+        "save",
+        "saved",
+        "load",
         "answer",
         "total",
         "read_pass",
         "prepare_pass",
         "commit_pass",
         "abort_pass",
+        "progress",
     }
 )
 """Operations that a worker acts by, under its incarnation."""

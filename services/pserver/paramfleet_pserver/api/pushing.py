@@ -83,6 +83,7 @@ async def answer_pull(
     Raises:
         TablesDamagedError: if a change was applied in part.
         FencedError: if ids are to be kept, and a newer incarnation of the worker is known.
+        VersionGoneError: if values are asked for that are kept no more.
         CapacityError: if there is no room for the rows that it would create; none is.
         TableMemoryError: if there is no memory for them; none is created.
     """
@@ -92,7 +93,8 @@ async def answer_pull(
     new = creating(pull)
     claims = await claim([table.wanted_by(rows) for table, rows in new], owners)
     versions = [part.table.version for part in pull.parts]
-    jobs, tensors = reading(pull, keeps=training.is_latest(pull.rank, pull.incarnation))
+    keeps = training.is_latest(pull.rank, pull.incarnation)
+    jobs, tensors = reading(pull, keeps=keeps, before=training.mode.before(pull.version))
     if not training.machine.gate.has(pull.rank):  # it pushes no more
         training.machine.store.forget(pull.rank)
     if new:

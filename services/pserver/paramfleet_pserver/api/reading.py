@@ -1,7 +1,7 @@
 """What a pull reads of the tables, and where it is put for the answer."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from paramfleet_pserver.requests.checked import PullRequest
 from paramfleet_pserver.requests.fields import Fields
+from paramfleet_pserver.tables.old_values import StepBefore, pull_old_job, pull_old_jobs
 from paramfleet_pserver.tables.owners import Job
 from paramfleet_pserver.tables.table import DenseTable, SparseTable
 from paramfleet_pserver.tables.table_store import TableStore
@@ -50,6 +51,8 @@ def pull_of_step(message: Message) -> Message:
         "incarnation": fields.integer("incarnation"),
         "parts": list(fields.parts("pull")),
     }
+    if fields.flag("exact"):
+        wanted["version"] = fields.integer("step") + 1
     tensors = {
         name.removeprefix(_OF_PULL): tensor
         for name, tensor in message.tensors.items()
@@ -58,17 +61,25 @@ def pull_of_step(message: Message) -> Message:
     return Message(fields={**wanted, "min_version": 0}, tensors=tensors)
 
 
-def reading(pull: PullRequest, *, keeps: bool) -> tuple[list[Job], dict[str, NDArray[Any]]]:
+def reading(
+    pull: PullRequest, *, keeps: bool, before: Sequence[StepBefore] = ()
+) -> tuple[list[Job], dict[str, NDArray[Any]]]:
     """Return the jobs that read what a pull asks for, and where they put it.
 
-    With ``keeps``, the worker's push may name the pull's ids from now on.
+    Args:
+        pull: What is asked for.
+        keeps: Whether the worker's push may name the pull's ids from now on.
+        before: What takes the values back to the version that is asked for.
     """
     jobs: list[Job] = []
     tensors: dict[str, NDArray[Any]] = {}
     for index, part in enumerate(pull.parts):
         part.table.num_pulls += 1
         if isinstance(part.table, SparseTable) and part.rows is not None:
-            jobs += part.table.pull_jobs(part.rows, create=part.create)
+            if before:
+                jobs += pull_old_jobs(part.table, part.rows, before, create=part.create)
+            else:
+                jobs += part.table.pull_jobs(part.rows, create=part.create)
             tensors |= tensors_of(index, part.rows.rows)
             if keeps and part.keep is not None:
                 ids, offsets = part.rows.ids, part.rows.offsets
@@ -76,7 +87,10 @@ def reading(pull: PullRequest, *, keeps: bool) -> tuple[list[Job], dict[str, NDA
         elif isinstance(part.table, DenseTable):
             assert part.where is not None, "a dense part says which values"
             room = room_for((part.where.stop - part.where.start,), part.wire)
-            jobs.append(part.table.pull_job(room, part.wire, part.where))
+            if before:
+                jobs.append(pull_old_job(part.table, room, part.wire, part.where, before))
+            else:
+                jobs.append(part.table.pull_job(room, part.wire, part.where))
             tensors |= tensors_of(index, room)
     return jobs, tensors
 

@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from paramfleet_pserver.api import passing
 from paramfleet_pserver.api.access import IssuedIncarnations
 from paramfleet_pserver.api.answers import described
@@ -25,21 +27,31 @@ from paramfleet_pserver.api.pushing import (
 )
 from paramfleet_pserver.api.reading import pull_of_step, read_packed
 from paramfleet_pserver.checkpoint.routes import Checkpointing
+from paramfleet_pserver.commands.applying import StepApplier
 from paramfleet_pserver.commands.machine import Machine, kind_of
 from paramfleet_pserver.commands.records import (
     Assign,
+    Begin,
     BeginTerm,
+    Confirm,
     Join,
     Leave,
     Limit,
     Lose,
     Make,
+    Retire,
     Void,
 )
 from paramfleet_pserver.commands.terms import Terms
+from paramfleet_pserver.durability.copies.registered import Copies
+from paramfleet_pserver.durability.copies.stream import LIMIT_BYTES
 from paramfleet_pserver.durability.journal import Journal
 from paramfleet_pserver.durability.persistence import Persistence
 from paramfleet_pserver.durability.snapshot_files import SnapshotFile
+from paramfleet_pserver.following.door import Door
+from paramfleet_pserver.following.follower import Promoted
+from paramfleet_pserver.following.serving import FOLLOWING, Followers
+from paramfleet_pserver.following.sessions import Handover
 from paramfleet_pserver.requests.changes import identity_of
 from paramfleet_pserver.requests.checked import (
     DeclareRequest,
@@ -60,6 +72,7 @@ from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_pserver.waiting.training import Training
 from paramfleet_shared.discovery.orders import Orders
 from paramfleet_shared.errors import FleetError
+from paramfleet_shared.errors.following import FollowAgainError
 from paramfleet_shared.errors.served import (
     ElasticModeError,
     NotKeptError,
@@ -81,11 +94,12 @@ __all__ = ["OPERATIONS", "Routes"]
 
 OPERATIONS = (
     "declare", "pull", "stage", "push", "step", "exchange", "remove", "void", "assign", "leave",
-    "join", "settle", "wait_turn", "hold", "save", "load", "status", "total", "answer",
-    "states",
+    "join", "begin", "settle", "progress", "wait_turn", "hold", "save", "saved", "load",
+    "status", "total", "answer", "states",
     "read_pass", "prepare_pass", "commit_pass", "abort_pass", "pass_state",
+    *FOLLOWING,
 )  # fmt: skip
-"""Methods of ``Routes``, by the names they have on the wire."""
+"""Methods of ``Routes``, and those of followers, by the names they have on the wire."""
 
 COMPILING_ROWS = 1 << 30
 """What a job counts for that must never run on the event loop."""
@@ -100,10 +114,18 @@ class Routes:
         server: This server's index.
         clock: By whose time deadlines are meant.
         elastic: Whether the job's workers come and go.
+        returning: Whether a worker that died may be started again under its rank.
         dirs: Where requests may have checkpoints saved and loaded; if not given, below the
             working folder.
         issued: Incarnations that workers may act under; None lets them act under any.
         persistence: Where the training is kept; None keeps it in memory alone.
+        term: This process's incarnation, with which it owns the group; that of the persistence,
+            if there is one. Without any, nobody can follow.
+        replicas: How many others are to follow: with one, what workers send counts as durable
+            when it is there, too.
+        replica_grace_s: Seconds for which somebody who follows is waited for.
+        stream_bytes: Of commands that are kept for followers.
+        proposes: Whether the registry names the disk only when this has proposed it.
     """
 
     def __init__(  # noqa: PLR0913 (all but the first by keyword)
@@ -114,19 +136,34 @@ class Routes:
         server: int,
         clock: Clock,
         elastic: bool = False,
+        returning: bool = False,
         dirs: CheckpointDirs | None = None,
         issued: IssuedIncarnations | None = None,
         persistence: Persistence | None = None,
+        term: int | None = None,
+        replicas: int = 0,
+        replica_grace_s: float = 0.0,
+        stream_bytes: int = LIMIT_BYTES,
+        proposes: bool = False,
     ) -> None:
         self._store = store
         self._issued = issued
         self._persistence = persistence
         self._durable: DurableAnswers | None = None
+        self._replicas = replicas
+        self._grace_s = replica_grace_s
+        self._stream_bytes = stream_bytes
+        self._proposes = proposes
         if persistence is not None:
-            self._durable = DurableAnswers(
-                server=server, term=persistence.term, waits=persistence.waits, clock=clock
-            )
+            term = persistence.term
+        self._door = Door(server, term or 0)
+        self.followers = Followers(self._door, lambda: self._training, clock=clock)
+        """Those who follow this group."""
+        if term is not None:
+            waits = persistence is not None and persistence.waits
+            self._durable = DurableAnswers(door=self._door, waits=waits, clock=clock)
         self._elastic = elastic
+        self._returning = returning
         self._lost: dict[Rank, int] = {}
         self._owners = owners
         self._clock = clock
@@ -142,14 +179,29 @@ class Routes:
 
     def handle(self, operation: str, request: Request) -> Message | Awaitable[Message]:
         """Serve one of ``OPERATIONS``, at once if nothing has to be waited for."""
+        if operation in FOLLOWING:
+            return self._handle_follower(operation, request)
         handler: Callable[[Request], Coroutine[Any, Any, Message]] = getattr(self, operation)
         if self._durable is not None:
-            self._durable.check_address(request)
-            plain = handler
-            handler = partial(self._serve_durably, self._durable, operation, plain)
+            self._durable.check_address(operation, request)
+            if operation == "join" or not self._durable.is_plain(self._journal):
+                plain = handler
+                handler = partial(self._serve_durably, self._durable, operation, plain)
         if self._issued is not None and not self._issued.lets(operation, request):
             return self._issued.admitted(operation, request, handler)
         return begun(handler(request))
+
+    def _handle_follower(self, operation: str, request: Request) -> Awaitable[Message]:
+        if self._durable is None:
+            raise FollowAgainError(follower="", reason="this pserver has no term")
+        self._durable.check_address(operation, request)
+        handler: Callable[[Request], Coroutine[Any, Any, Message]]
+        handler = getattr(self.followers, operation)
+        return handler(request)
+
+    @property
+    def _journal(self) -> Journal | None:
+        return None if self._training is None else self._training.journal
 
     async def _serve_durably(
         self,
@@ -158,10 +210,7 @@ class Routes:
         handler: Callable[[Request], Coroutine[Any, Any, Message]],
         request: Request,
     ) -> Message:
-        def journal() -> Journal | None:
-            return None if self._training is None else self._training.journal
-
-        return await durable.serve(journal, operation, request, handler)
+        return await durable.serve(lambda: self._journal, operation, request, handler)
 
     async def recover(self) -> bool:
         """Go on with the training that is on the disk; returns whether there is one.
@@ -172,14 +221,78 @@ class Routes:
         """
         if self._persistence is None:
             return False
-        found = await self._persistence.recover(self._store, self._owners)
+        copies = partial(self._copies, has_disk=True)
+        found = await self._persistence.recover(self._store, self._owners, copies=copies)
         if found is None:
             return False
         machine, journal = found
-        self._training = training = Training(machine, clock=self._clock, journal=journal)
+        self._training = training = self._trains(machine, journal)
         training.execute(BeginTerm(self._persistence.term))
+        self._await_proposal(journal)
         self._apply_losses(training)
         return True
+
+    def go_on(self, promoted: Promoted) -> None:
+        """Go on with the training of an owner that this process has followed.
+
+        ``followers.inherit`` comes next, then ``fence`` for each of ``ranks``; with a disk,
+        ``take_snapshot`` until there is one.
+        """
+        assert self._durable is not None, "an owner has a term"
+        assert promoted.machine.store is self._store, "the tables are those of the follower"
+        journal = Journal(
+            promoted.machine.identities,
+            copies=self._copies(has_disk=False),
+            clock=self._clock,
+            position=promoted.position,
+            stream_bytes=self._stream_bytes,
+        )
+        self._training = training = self._trains(promoted.machine, journal)
+        if not promoted.is_exact:
+            training.execute(BeginTerm(self._door.term))
+        training.waits.restore_totals(promoted.totals)
+        self._apply_losses(training)
+
+    def give_up(self) -> None:
+        """Another process owns the group: answer all that wait, and all that come."""
+        error = self._door.refusal()
+        self._door.give_up()
+        self.fail(error)
+
+    def unfence(self, term: int) -> None:
+        """Go on as the owner after a follower has fenced, under another term.
+
+        Args:
+            term: A newer one, that the registry has; then nobody else can have the group.
+        """
+        assert self._durable is not None, "it was fenced"
+        self._durable.begin_term(term)
+        self.followers.go_on(term)
+        if self._journal is not None:
+            self._journal.begin_term(term)
+
+    @property
+    def term(self) -> int:
+        """Return under which incarnation this process owns the group."""
+        return self._door.term
+
+    @property
+    def handover(self) -> Handover | None:
+        """Return who is about to take over; None for nobody."""
+        return self.followers.handover
+
+    def _trains(self, machine: Machine, journal: Journal | None) -> Training:
+        check = None if self._durable is None else self._door.check
+        return Training(machine, clock=self._clock, journal=journal, check=check)
+
+    def _copies(self, *, has_disk: bool) -> Copies:
+        return Copies(
+            replicated=self._replicas > 0,
+            has_disk=has_disk,
+            awaits_disk=self._persistence is not None and not has_disk,
+            grace_s=self._grace_s,
+            now=self._clock.monotonic(),
+        )
 
     def ranks(self) -> list[Rank]:
         """Return the workers that have taken part in the training, in order."""
@@ -189,12 +302,14 @@ class Routes:
 
     @property
     def is_refusing(self) -> bool:
-        """Return whether the disk takes no command now."""
-        training = self._training
+        """Return whether no command is taken now: by the disk, or as another is the owner."""
+        journal = self._journal
+        if not self._door.is_open:
+            return True
         return (
-            training is not None
-            and training.journal is not None
-            and training.journal.writer.state != "open"
+            journal is not None
+            and journal.disk is not None
+            and journal.disk.writer.state != "open"
         )
 
     def fence(self, rank: Rank, incarnation: int) -> None:
@@ -214,14 +329,20 @@ class Routes:
         training, persistence = self._training, self._persistence
         if training is None or training.journal is None or persistence is None:
             return None
+        if not self._door.is_open:
+            return None
+        disk = training.journal.disk
+        if disk is None or disk.snapshot is None:
+            return await persistence.join(training.machine, training.journal)
         if not persistence.is_due(training.journal):
             return None
         return await persistence.snapshot(training.machine, training.journal)
 
     async def close(self) -> None:
         """Write to the disk what waits for it; nothing is executed any more."""
-        if self._training is not None and self._training.journal is not None:
-            await self._training.journal.writer.close()
+        await self.followers.close()
+        if self._journal is not None:
+            await self._journal.close()
 
     def fail(self, error: FleetError) -> None:
         """The job failed: answer every request that waits with its error."""
@@ -230,21 +351,37 @@ class Routes:
         self._checkpoints.asking.fail(error)
         if self._training is not None:
             self._training.fail(error)
+        if self._journal is not None and self._door.is_moved:
+            self._journal.fail(error)
 
     @property
     def held_s(self) -> float:
         """Return for how many seconds in all pushes were held for checkpoints."""
         return self._holding.held_s
 
-    def lose(self, rank: Rank, incarnation: int) -> bool:
+    def lose(self, rank: Rank, incarnation: int, step: Step | None = None) -> bool:
         """Go on without a worker, now and in a training that is to begin.
+
+        Args:
+            rank: Its rank.
+            incarnation: Its process's.
+            step: In sync, from which step on it takes no part, when that is agreed on.
 
         Returns:
             False if nothing changes.
+
+        Raises:
+            PartLostError: if its part of a step is missing here that other pservers have.
         """
         self._lost[rank] = incarnation
         if self._training is None:
             return False
+        if step is not None and self._training.mode.in_step:
+            if not self._training.execute(Retire(rank, incarnation, step)).is_changed:
+                return False
+            self._forget(rank)
+            self._checkpoints.asking.leave(rank)
+            return True
         if not self._training.execute(Lose(rank, incarnation)).is_changed:
             return False
         self._forget(rank)
@@ -263,14 +400,43 @@ class Routes:
             "tables": [table.facts() for table in self._store],
             **(training.facts() if training is not None else {"mode": None, "members": []}),
             "log": self.log_facts(),
+            "stopped": self._stopped(),
+            "following": self.following_facts(),
         }
+
+    def _stopped(self) -> list[list[int]]:
+        """Return workers of sync that are gone, from which nothing is taken any more.
+
+        Of each the rank, the incarnation, and before which step all of its parts are with every
+        pserver, as far as is known here.
+        """
+        training = self._training
+        if training is None or not isinstance(training.mode, StepApplier):
+            return []
+        known = training.mode.confirmed or {}
+        return [
+            [rank, incarnation, known.get(rank, 0)]
+            for rank, incarnation in sorted(self._lost.items())
+            if training.identities.incarnation(rank) > incarnation
+        ]
 
     def log_facts(self) -> dict[str, Any] | None:
         """Return how the log is; None where there is none."""
-        training = self._training
-        if training is None or training.journal is None:
+        journal = self._journal
+        return None if journal is None or journal.disk is None else journal.facts()
+
+    def following_facts(self) -> dict[str, Any] | None:
+        """Return who follows, and what is durable; None where nobody can follow."""
+        journal = self._journal
+        if journal is None:
             return None
-        return training.journal.facts()
+        return {
+            "followers": self.followers.facts(),
+            "position": journal.position,
+            "durable_position": journal.durable_position if journal.reports else None,
+            "unprotected": journal.is_unprotected,
+            "fenced": not self._door.is_open,
+        }
 
     async def count_rows(self) -> None:
         """Count by shard what rows have been made since the last time."""
@@ -302,7 +468,8 @@ class Routes:
         folder = self._checkpoints.loaded_from
         digest = self._checkpoints.loaded_digest
         about = {"created": created, "loaded": loaded, "folder": folder, "manifest": digest}
-        return Message(fields={**about, "step": step})
+        left = training.machine.has_left(declared.rank)
+        return Message(fields={**about, "step": step, "left": left})
 
     async def join(self, request: Request) -> Message:
         """Let a worker go on here, after this server went on from its disk; may be repeated.
@@ -323,6 +490,13 @@ class Routes:
         failpoint("before_join_answer")
         return Message()
 
+    async def begin(self, request: Request) -> Message:
+        """Count a worker of async from a step on, before its first pull; may be repeated."""
+        training = self._trained("begin")
+        fields = Fields(request.message.fields, where="begin")
+        command = Begin(identity_of(fields), Step(fields.integer("step")))
+        return Message(fields={"duplicate": not training.execute(command).is_fresh})
+
     async def settle(self, request: Request) -> Message:
         """Answer when all that was done for a worker is durable."""
         training = self._trained("settle")
@@ -330,12 +504,30 @@ class Routes:
         training.identities.expect(fields.integer("rank"), fields.integer("incarnation"))
         return Message()
 
+    async def progress(self, request: Request) -> Message:
+        """Answer where a worker was before a step, by the change that ended the one before.
+
+        Without a step it is where it was last. There is nothing of it before its first change.
+        """
+        training = self._trained("progress")
+        fields = Fields(request.message.fields, where="progress")
+        rank, step = Rank(fields.integer("rank")), fields.optional_integer("step")
+        training.check_rank(rank)
+        training.identities.expect(rank, fields.integer("incarnation"))
+        found = training.machine.states.before(rank, None if step is None else Step(step))
+        if found is None:
+            return Message(fields={"step": None})
+        state = np.frombuffer(found.state, np.uint8)
+        return Message(fields={"step": found.step}, tensors={"progress": state})
+
     async def pull(self, request: Request) -> Message:
         """Read rows; in sync not before the version asked for is reached."""
         training = self._trained("pull")
         rank = Fields(request.message.fields, where="pull").integer("rank")
         training.check_rank(Rank(rank))  # before anything is kept for it
         pull = await read_packed(pull_request, request.message, self._store)
+        if pull.confirms is not None:
+            training.execute(Confirm(*pull.confirms))
         await training.waits.wait(pull.min_version, deadline=request.deadline)
         return await answer_pull(training, self._owners, pull, alone=request.is_alone)
 
@@ -453,6 +645,10 @@ class Routes:
         """Write this server's part of a checkpoint."""
         return await self._checkpoints.save(request, self._training)
 
+    async def saved(self, request: Request) -> Message:
+        """Answer how the writing of a save has ended."""
+        return await self._checkpoints.saved(request, self._training)
+
     async def answer(self, request: Request) -> Message:
         """Take what a worker was asked for, and answer with the next question."""
         return await self._checkpoints.answer(request, self._trained("answer"))
@@ -523,11 +719,26 @@ class Routes:
 
     async def _begin(self, terms: Terms) -> Training:
         """Return a training, and apply to it what is known of the job already."""
-        machine = Machine(terms, elastic=self._elastic, store=self._store, owners=self._owners)
+        machine = Machine(
+            terms,
+            elastic=self._elastic,
+            returning=self._returning,
+            store=self._store,
+            owners=self._owners,
+        )
         journal = None
         if self._persistence is not None:
-            journal = await self._persistence.begin(machine)
-        training = Training(machine, clock=self._clock, journal=journal)
+            copies = partial(self._copies, has_disk=True)
+            journal = await self._persistence.begin(machine, copies=copies)
+            self._await_proposal(journal)
+        elif self._durable is not None:
+            journal = Journal(
+                machine.identities,
+                copies=self._copies(has_disk=False),
+                clock=self._clock,
+                stream_bytes=self._stream_bytes,
+            )
+        training = self._trains(machine, journal)
         self._apply_losses(training)
         return training
 
@@ -538,12 +749,19 @@ class Routes:
         if self._failure is not None:
             training.fail(self._failure)
 
+    def _await_proposal(self, journal: Journal) -> None:
+        """Report nothing durable before the registry names the disk for this term."""
+        if self._proposes:
+            now = self._clock.monotonic()
+            journal.copies.inherit((), position=journal.position, now=now)
+
     def _check_declared(self, declared: DeclareRequest) -> list[TableSpec]:
         kind = kind_of(declared.mode)
         alone = kind.replaceable and declared.worker_num == 1
         if self._elastic and kind.takes_all and not alone:
             raise ElasticModeError(mode=declared.mode)
-        if declared.sync_batch_norm and self._persistence is not None:
+        is_kept = self._persistence is not None or self._replicas > 0
+        if declared.sync_batch_norm and is_kept:
             raise NotKeptError(what="sync_batch_norm")  # sums of a step aren't commands
         if self._training is not None:
             self._training.terms.check_same(Terms.of(declared), elastic=self._elastic)

@@ -7,7 +7,7 @@ there is no memory for that, the caller lets nobody change them until they are r
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -19,12 +19,17 @@ from paramfleet_pserver.tables.owners import Job, Owners
 from paramfleet_pserver.tables.table import DenseTable, SparseTable
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.checkpoint.manifest import FilePart
-from paramfleet_shared.tables.memory.image import ShardImage
+from paramfleet_shared.tables.memory.image import RowSpace, ShardImage
+from paramfleet_shared.tables.rows.layout import RowLayout
+from paramfleet_shared.tables.spec import TableSpec
 
-__all__ = ["DenseImage", "Segment", "SparseImage", "StoreImage", "plan_chunks"]
+__all__ = ["DenseImage", "Segment", "SparseImage", "StoreImage", "plan_chunks", "row_bytes_of"]
 
 SLICE_BYTES = 2 << 20
 """Of rows that are copied at a time: requests wait for their owner meanwhile."""
+
+_SCANNED = 1 << 16
+"""Places of rows that are looked at in one job, for those that changed."""
 
 _Rows = tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]
 """Ids, values and states."""
@@ -36,6 +41,11 @@ class Segment(NamedTuple):
     block: int
     start: int
     num_rows: int
+
+
+def row_bytes_of(spec: TableSpec) -> int:
+    """Return the bytes of a row and its id, as they are read: value and states in float32."""
+    return 8 + 4 * (spec.dim + RowLayout.of(spec).states.pitch)
 
 
 def plan_chunks(num_rows: Iterable[int], chunk_rows: int) -> list[list[Segment]]:
@@ -65,15 +75,19 @@ class StoreImage:
     Args:
         store: The tables.
         owners: Who works on them.
+        save: The name of the save that it is for, if rows that change later are to be marked.
+        since: The name of an earlier one: rows that changed since are told from the others.
     """
 
-    def __init__(self, store: TableStore, owners: Owners) -> None:
+    def __init__(
+        self, store: TableStore, owners: Owners, *, save: str = "", since: str = ""
+    ) -> None:
         self.tables: list[SparseImage | DenseImage] = []
         self.versions = {table.spec.name: table.num_updates for table in store}
         """Updates of each table."""
         for table in store:
             if isinstance(table, SparseTable):
-                self.tables.append(SparseImage(table, owners))
+                self.tables.append(SparseImage(table, owners, save=save, since=since))
             elif isinstance(table, DenseTable):
                 copies = store.has_room(table.spec.name, table.num_bytes)
                 self.tables.append(DenseImage(table, owners, copies=copies))
@@ -87,6 +101,12 @@ class StoreImage:
         """Return when the moment is over: what is applied from now on isn't in the image."""
         await asyncio.shield(self._begun)
 
+    @property
+    def knows_changes(self) -> bool:
+        """Return whether it is known of all rows if they changed; the image must have begun."""
+        sparse = [table for table in self.tables if isinstance(table, SparseImage)]
+        return all(table.knows_changes for table in sparse)
+
     async def end(self) -> None:
         """Put no rows aside any more."""
         await self._owners.run([job for table in self.tables for job in table.end_jobs()])
@@ -98,12 +118,18 @@ class SparseImage:
     Args:
         table: It.
         owners: Who copies rows.
+        save: As of ``StoreImage``.
+        since: The same.
     """
 
     is_apart = True
 
-    def __init__(self, table: SparseTable, owners: Owners) -> None:
+    def __init__(
+        self, table: SparseTable, owners: Owners, *, save: str = "", since: str = ""
+    ) -> None:
         self.spec = table.spec
+        self.row_bytes = row_bytes_of(table.spec)
+        self._save, self._since = save, since
         self._owners = owners
         self._blocks = table.blocks
         self._images = dict[int, ShardImage]()
@@ -113,7 +139,7 @@ class SparseImage:
         """Return what takes the image of each block."""
 
         def take(index: int, block: Block) -> None:
-            self._images[index] = block.rows.image()
+            self._images[index] = block.rows.image(save=self._save, since=self._since)
 
         return [
             Job(block.owner, 0, partial(take, index, block))
@@ -123,22 +149,79 @@ class SparseImage:
     def end_jobs(self) -> list[Job]:
         """Return what ends the image of each block."""
         return [
-            Job(block.owner, 0, partial(block.rows.end_image, self._images[index]))
+            Job(block.owner, 0, partial(self._end, index, block))
             for index, block in enumerate(self._blocks)
-            if index in self._images
         ]
+
+    def _end(self, index: int, block: Block) -> None:
+        """End a block's image; its owner may have taken it after the end was asked for."""
+        image = self._images.pop(index, None)
+        if image is not None:
+            block.rows.end_image(image)
 
     def num_places(self) -> list[int]:
         """Return how many places of rows there are in each block."""
         return [self._images[index].num_places for index in range(len(self._blocks))]
 
-    async def read(self, chunk: Iterable[Segment]) -> FilePart:
-        """Return the rows of some segments, which come in order, some at a time.
+    @property
+    def knows_changes(self) -> bool:
+        """Return whether it is known which rows changed since the earlier save."""
+        return all(image.changed is not None for image in self._images.values())
+
+    def removed(self) -> NDArray[np.int64]:
+        """Return the ids of rows that were removed since, int64 [n], each once."""
+        changes = [image.changed for image in self._images.values()]
+        ids = [np.empty(0, np.int64), *(each.removed for each in changes if each is not None)]
+        return np.concatenate(ids)
+
+    async def changed_parts(self, chunk_rows: int) -> AsyncIterator[FilePart]:
+        """Yield the rows that changed since the earlier save, at least so many at a time.
 
         Raises:
             TableMemoryError: if there was no memory for rows that changed.
         """
         pieces: list[_Rows] = []
+        num_rows = 0
+        for index, block in enumerate(self._blocks):
+            image = self._images[index]
+            for start in range(0, image.num_places, _SCANNED):
+
+                def copy(start: int = start) -> None:
+                    read = block.rows.read_image  # noqa: B023
+                    pieces.append(read(image, start, _SCANNED, changed=True))  # noqa: B023
+
+                await self._owners.run([Job(block.owner, _SCANNED // 64, copy)])
+                num_rows += len(pieces[-1][0])
+                if num_rows >= chunk_rows:
+                    yield await asyncio.to_thread(_joined, pieces)
+                    pieces, num_rows = [], 0
+        if num_rows:
+            yield await asyncio.to_thread(_joined, pieces)
+
+    def _row_space(self, memory: NDArray[np.uint8], num_rows: int) -> RowSpace:
+        """Return room for so many rows in memory that has ``row_bytes`` for each."""
+        dim, width = self.spec.dim, RowLayout.of(self.spec).states.pitch
+        ids, values, states, _ = np.split(
+            memory, np.cumsum(num_rows * np.array([8, 4 * dim, 4 * width]))
+        )
+        return RowSpace(
+            ids.view(np.int64),
+            values.view(np.float32).reshape(num_rows, dim),
+            states.view(np.float32).reshape(num_rows, width),
+        )
+
+    async def read(self, chunk: Sequence[Segment], memory: NDArray[np.uint8]) -> FilePart:
+        """Return the rows of some segments, which come in order, some at a time.
+
+        Args:
+            chunk: The segments.
+            memory: Where they are copied to: ``row_bytes`` for each row.
+
+        Raises:
+            TableMemoryError: if there was no memory for rows that changed.
+        """
+        space = self._row_space(memory, sum(segment.num_rows for segment in chunk))
+        num_read = 0
         for block, start, num_rows in chunk:
             rows, image = self._blocks[block].rows, self._images[block]
             most = max(1, SLICE_BYTES // rows.layout.row_bytes)
@@ -146,10 +229,11 @@ class SparseImage:
                 count = min(most, start + num_rows - first)
 
                 def copy(first: int = first, count: int = count) -> None:
-                    pieces.append(rows.read_image(image, first, count))  # noqa: B023
+                    nonlocal num_read
+                    num_read += rows.copy_image(image, first, count, space.part(num_read))  # noqa: B023
 
                 await self._owners.run([Job(self._blocks[block].owner, count, copy)])
-        return await asyncio.to_thread(_joined, pieces)
+        return FilePart(**space.part(0, num_read)._asdict())
 
 
 class DenseImage:
@@ -179,8 +263,12 @@ class DenseImage:
         return [self._table.job(copy)] if self.is_apart else []
 
     def end_jobs(self) -> list[Job]:
-        """Return nothing: no more is kept of what changes."""
-        return []
+        """Return what lets go of the copy, which its owner may not have made as yet."""
+
+        def drop() -> None:
+            self._copy = None
+
+        return [self._table.job(drop, num_values=0)] if self.is_apart else []
 
     async def read(self, where: slice) -> FilePart:
         """Return some of the values [m] with their states [S, m]."""

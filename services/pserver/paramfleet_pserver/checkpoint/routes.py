@@ -1,4 +1,4 @@
-"""The operations of the data plane that are about checkpoints: ``hold``, ``save``, ``load``.
+"""The operations of the data plane about checkpoints: ``hold``, ``save``, ``saved``, ``load``.
 
 A save is of this server's part, as it is at one moment. What makes the parts of all servers
 one cut is a hold, which keeps pushes back from before the save until this server has taken its
@@ -8,13 +8,15 @@ whole while worker 0 saves, and the answer says which step that was.
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from paramfleet_pserver.checkpoint.apart import Apart, Taken
 from paramfleet_pserver.checkpoint.gathering import GONE, SILENT, Gathering, rules_of
 from paramfleet_pserver.checkpoint.images import StoreImage
 from paramfleet_pserver.checkpoint.saved_states import SavedStates
@@ -32,6 +34,7 @@ from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_pserver.waiting.asking import Asking
 from paramfleet_pserver.waiting.holding import Holding
 from paramfleet_pserver.waiting.training import Training
+from paramfleet_shared.checkpoint.increments import is_identity
 from paramfleet_shared.checkpoint.manifest import SavedTable
 from paramfleet_shared.errors.served import FencedError
 from paramfleet_shared.files.folders import CheckpointDirs
@@ -45,6 +48,9 @@ __all__ = ["Checkpointing"]
 
 MAX_HOLD_S = 60.0
 """Most seconds that pushes are held for a save that doesn't begin."""
+
+MAX_WAIT_S = 60.0
+"""Most seconds for which an answer waits for the end of writing."""
 
 _MAX_NAME = 64
 
@@ -74,11 +80,13 @@ class Checkpointing:
         self._store = store
         self._owners = owners
         self._server = server
+        self._clock = clock
         self._dirs = dirs
         self.holding = Holding(clock)
         """What pushes ask."""
         self.asking = Asking(clock)
         """What workers are asked."""
+        self._apart = Apart()
         self.saved_states = SavedStates()
         """Of the checkpoint that was loaded last."""
         self.loaded_from = ""
@@ -125,12 +133,56 @@ class Checkpointing:
     async def save(self, request: Request, training: Training | None) -> Message:
         """Write this server's part of a checkpoint; ends the hold that it names.
 
-        Where it names ``states``, GEO's workers are asked for theirs while it is written, and
-        the hold ends when all is written.
+        Where it names ``states``, GEO's workers are asked for theirs while it is written.
+        Where it has a name of its own, ``apart``, it is answered when the image is taken, and
+        ``saved`` says the rest. Where it names a ``chain``, rows that change are marked from
+        then on, and only those are written that changed since another save, if that is known:
+        ``increment`` says so.
 
-        ``held`` says whether that was in force from its beginning until the image was taken;
-        ``steps`` is how many steps of sync were applied before and after that.
+        ``held`` says whether the hold was in force from its beginning until the image was
+        taken; ``steps`` is how many steps of sync were applied before and after that.
+
+        Raises:
+            FencedError: if a newer incarnation of the worker is known: it gives no save up.
         """
+        _refuse_former(request, training)
+        name = _name_of(request.message.fields.get("apart", ""), "apart")
+        if name:
+            begin = partial(self._take, request, training)
+            deadline = request.deadline
+            left_s = MAX_WAIT_S if deadline is None else deadline - self._clock.monotonic()
+            patience_s = max(0.0, left_s / 2)  # the image takes time, too
+            return await self._apart.take(name, begin, patience_s=patience_s)
+        taken = await self._take(request, training)
+        try:
+            written = await asyncio.shield(taken.written)
+        finally:
+            taken.written.cancel()  # if nobody waits for its end any more
+        fields = {**written.fields, **taken.answer.fields}
+        fields["paused_s"] = max(taken.answer.fields["paused_s"], written.fields["paused_s"])
+        return Message(fields=fields, tensors=taken.answer.tensors)
+
+    async def saved(self, request: Request, training: Training | None) -> Message:
+        """Answer how the writing of a save has ended; ``done`` is false if it hasn't as yet.
+
+        Raises:
+            SaveGoneError: if this process has no such save.
+            FencedError: if a newer incarnation of the worker is known.
+            MalformedMessageError: if a field is wrong.
+        """
+        _refuse_former(request, training)
+        fields = Fields(request.message.fields, where="saved")
+        name, wait_s = _name_of(fields.text("apart"), "apart"), fields.number("wait_s")
+        if not name or not 0 <= wait_s <= MAX_WAIT_S:
+            rule = f"needs a name, and a number of seconds from 0 to {MAX_WAIT_S:g}"
+            raise MalformedMessageError(where="saved", rule=rule)
+        written = await self._apart.written(name, wait_s=wait_s)
+        if written is None:
+            return Message(fields={"done": False})
+        return Message(fields={**written.fields, "done": True})
+
+    async def _take(self, request: Request, training: Training | None) -> Taken:
+        """Take an image, and begin to write it."""
         if training is not None:
             training.machine.check_whole()
         fields = Fields(request.message.fields, where="save")
@@ -138,31 +190,62 @@ class Checkpointing:
         if training is not None and version is not None:
             # A server that went on from its disk may be steps behind: they come again.
             await training.waits.wait(version, deadline=request.deadline)
+        _refuse_former(request, training)  # others had time to come
         name = _name_of(request.message.fields.get("cut", ""))
         held = self.holding.begin_save(name)
-        paused_s, image = 0.0, None
+        image = None
         try:
             directory = await asyncio.to_thread(self._dirs.require, fields.text("dirname"))
             positions, without = await self._positions(request.message, training)
             gathering = self._gathering(request.message, training)
             steps = [_steps_of(training)]
-            image = StoreImage(self._store, self._owners)
+            save, since = _chain_of(request.message)
+            image = StoreImage(self._store, self._owners, save=save, since=since)
             await image.begun()
             steps.append(_steps_of(training))
-            if image.is_apart and not gathering.gathers:
-                paused_s = self.holding.end(name)
-            files = await save_tables(
-                image, directory, server=self._server, gathering=gathering
-            )
-        finally:
-            paused_s += self.holding.end(name)
+        except BaseException:
+            self.holding.end(name)
             if image is not None:
                 await image.end()
+            raise
+        is_increment = bool(since) and image.knows_changes
+        work = self._write(image, directory, gathering, hold=name, only_changed=is_increment)
+        written = asyncio.get_running_loop().create_task(work)
+        written.add_done_callback(_note_seen)
+        # Where it isn't apart, its tables must not change until they are read.
+        paused_s = self.holding.end(name) if image.is_apart else await _paused_s(written)
         if held:
-            log.info("pserver.pushes_held", extra={"seconds": round(paused_s, 3)})
+            log.debug("pserver.pushes_held", extra={"seconds": round(paused_s, 3)})
+        about = {"without": without, "held": held, "paused_s": paused_s, "steps": steps}
+        about["increment"] = is_increment
+        return Taken(answer=Message(fields=about, tensors=positions), written=written)
+
+    async def _write(
+        self,
+        image: StoreImage,
+        directory: Path,
+        gathering: Gathering,
+        *,
+        hold: str,
+        only_changed: bool,
+    ) -> Message:
+        """Write an image, and end it; a hold of that name is ended, too."""
+        paused_s = 0.0
+        try:
+            saved = await save_tables(
+                image,
+                directory,
+                server=self._server,
+                gathering=gathering,
+                only_changed=only_changed,
+            )
+        finally:
+            paused_s += self.holding.end(hold)
+            await image.end()
         return Message(
             fields={
-                "files": [file.to_wire() for file in files],
+                "files": [file.to_wire() for file in saved.files],
+                "removed": [each.to_wire() for each in saved.removed],
                 "tables": [
                     SavedTable(
                         spec=gathering.spec(spec),
@@ -171,12 +254,8 @@ class Checkpointing:
                     for spec in (table.spec for table in image.tables)
                 ],
                 "gathered": gathering.outcome.to_wire(),
-                "without": without,
-                "held": held,
                 "paused_s": paused_s,
-                "steps": steps,
-            },
-            tensors=positions,
+            }
         )
 
     async def _positions(
@@ -247,7 +326,12 @@ class Checkpointing:
         return await self.saved_states.read(file, fields.integer("row"))
 
     async def load(self, request: Request, training: Training | None) -> Message:
-        """Take this server's part of a checkpoint into the tables."""
+        """Take this server's part of a checkpoint into the tables.
+
+        Raises:
+            FencedError: if a newer incarnation of the worker is known, also when all is read.
+        """
+        _refuse_former(request, training)
         fields = Fields(request.message.fields, where="load")
         directory = await asyncio.to_thread(self._dirs.require, fields.text("dirname"))
         digest = fields.text("manifest") if "manifest" in request.message.fields else ""
@@ -256,6 +340,8 @@ class Checkpointing:
             training,
             digest=digest,
             not_negative=frozenset(fields.texts("not_negative")),
+            allow=self._dirs.require,
+            check=partial(_refuse_former, request, training),
         )
         return Message(
             fields={
@@ -271,10 +357,14 @@ class Checkpointing:
         *,
         digest: str = "",
         not_negative: Collection[str] = (),
+        allow: Callable[[str], object] | None = None,
+        check: Callable[[], None] | None = None,
     ) -> Loaded:
         """Take this server's part of a checkpoint: any, or that of a manifest's SHA-256.
 
-        A negative id of the tables ``not_negative`` is refused.
+        A negative id of the tables ``not_negative`` is refused. ``allow`` is given each folder
+        that the checkpoint builds on; ``check`` is called when all is read, and raises if it
+        isn't wanted any more.
         """
         directory = await asyncio.to_thread(directory.resolve)  # a link may move meanwhile
         apart = training is not None and training.mode.states_apart
@@ -285,7 +375,10 @@ class Checkpointing:
             digest=digest,
             apart=apart,
             not_negative=not_negative,
+            allow=allow,
         )
+        if check is not None:
+            check()
         if training is None:
             self._store.put(loaded.tables)
         else:
@@ -325,6 +418,38 @@ class Checkpointing:
             _log_left_out(loaded)
 
 
+def _refuse_former(request: Request, training: Training | None) -> None:
+    """Refuse what a worker's former self asks for; nothing makes an incarnation known here.
+
+    Raises:
+        FencedError: if a newer one is known.
+    """
+    fields = Fields(request.message.fields, where=request.op)
+    rank, incarnation = fields.integer("rank"), fields.integer("incarnation")
+    if training is not None:
+        training.identities.expect(rank, incarnation)
+
+
+async def _paused_s(written: "asyncio.Task[Message]") -> float:
+    """Return for how long a save held pushes, when it is written; end it if it is given up."""
+    try:
+        await asyncio.wait((written,))
+    except BaseException:  # given up: pushes are held for nobody
+        written.cancel()
+        await asyncio.wait((written,))
+        raise
+    if written.exception():
+        return 0.0
+    paused_s: float = written.result().fields["paused_s"]
+    return paused_s
+
+
+def _note_seen(written: "asyncio.Task[Message]") -> None:
+    """Take note of an error that nobody may ask for: who saves may be gone."""
+    if not written.cancelled():
+        written.exception()
+
+
 def _log_left_out(loaded: Loaded) -> None:
     for table, saved, rule in loaded.left_out:
         log.warning(
@@ -344,10 +469,28 @@ def _steps_of(training: Training | None) -> int | None:
     return None if training is None else training.mode.applied
 
 
-def _name_of(name: Any) -> str:
+def _chain_of(message: Message) -> tuple[str, str]:
+    """Return the identities of the save, and of the earlier one that it is an increment of.
+
+    Raises:
+        MalformedMessageError: if one can't be an identity.
+    """
+    wire = message.fields.get("chain")
+    if wire is None:
+        return "", ""
+    chain = Fields(wire, where="save field 'chain'")
+    save, since = chain.text("save"), chain.text("since")
+    if not is_identity(save) or not (since == "" or is_identity(since)):
+        raise MalformedMessageError(
+            where="save field 'chain'", rule="needs identities of saves"
+        )
+    return save, since
+
+
+def _name_of(name: Any, field: str = "cut") -> str:
     if type(name) is not str or len(name) > _MAX_NAME:
         rule = f"must be a string of at most {_MAX_NAME} characters"
-        raise MalformedMessageError(where="field 'cut'", rule=rule)
+        raise MalformedMessageError(where=f"field {field!r}", rule=rule)
     return name
 
 

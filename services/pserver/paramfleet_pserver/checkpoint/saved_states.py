@@ -1,13 +1,15 @@
 """Optimizer states of a loaded checkpoint, for workers that each have their own.
 
 They are in no table here: a worker reads them out of the files, some rows at a time, right
-after the load. One file is kept in memory while it is read.
+after the load. One file is kept in memory while it is read, and which ids newer layers decide.
 """
 
 import asyncio
 from pathlib import Path
+from typing import NamedTuple
 
-from paramfleet_shared.checkpoint.manifest import FilePart, read_manifest, read_part
+from paramfleet_shared.checkpoint.layers import Layers, read_layers
+from paramfleet_shared.checkpoint.manifest import FilePart, read_manifest
 from paramfleet_shared.checkpoint.one_manifest import of_one_manifest
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message
 
@@ -20,13 +22,22 @@ KEPT_S = 5.0
 """Seconds that a file is kept after it was asked for."""
 
 
+class _Kept(NamedTuple):
+    """What was read last."""
+
+    folder: Path
+    layers: Layers
+    number: int
+    part: FilePart
+
+
 class SavedStates:
     """Reads one checkpoint's files. Used from one event loop."""
 
     def __init__(self) -> None:
         self._folder: Path | None = None
         self._digest = ""
-        self._kept: tuple[Path, int, FilePart] | None = None
+        self._kept: _Kept | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._reading = asyncio.Lock()
 
@@ -42,11 +53,11 @@ class SavedStates:
         """
         if self._folder is None:
             return Message(fields={"tables": [], "files": []})
-        manifest = await asyncio.to_thread(read_manifest, self._folder, digest=self._digest)
+        layers = await asyncio.to_thread(_layers_of, self._folder, self._digest)
         return Message(
             fields={
-                "tables": [table.to_wire() for table in manifest.tables],
-                "files": [file.table for file in manifest.files],
+                "tables": [table.to_wire() for table in layers.top.manifest.tables],
+                "files": layers.tables_of_files(),
             }
         )
 
@@ -84,26 +95,33 @@ class SavedStates:
     async def _part(self, number: int) -> FilePart:
         async with self._reading:
             folder, digest, kept = self._folder, self._digest, self._kept
-            if kept is None or kept[:2] != (folder, number):
-                self._kept = None
-                kept = await asyncio.to_thread(_read, folder, digest, number)
+            if kept is not None and kept.folder != folder:
+                kept = None
+            if kept is None or kept.number != number:
+                layers = None if kept is None else kept.layers
+                self._kept = kept = None  # its memory is for the next file
+                kept = await asyncio.to_thread(_read, folder, digest, layers, number)
                 if (folder, digest) == (self._folder, self._digest):
                     self._kept = kept
             if self._alarm is not None:
                 self._alarm.cancel()
             self._alarm = asyncio.get_running_loop().call_later(KEPT_S, self._drop)
-            return kept[2]
+            return kept.part
 
     def _drop(self) -> None:
         self._kept = None
 
 
-def _read(folder: Path | None, digest: str, number: int) -> tuple[Path, int, FilePart]:
-    manifest = None if folder is None else read_manifest(folder, digest=digest)
-    if folder is None or manifest is None or number >= len(manifest.files):
+def _layers_of(folder: Path, digest: str) -> Layers:
+    return read_layers(folder, read_manifest(folder, digest=digest))
+
+
+def _read(folder: Path | None, digest: str, layers: Layers | None, number: int) -> _Kept:
+    if layers is None and folder is not None:
+        layers = _layers_of(folder, digest)
+    file = None if layers is None else layers.file(number)
+    if folder is None or layers is None or file is None:
         rule = f"there is no file {number}"
         raise MalformedMessageError(where="states field 'file'", rule=rule)
-    file = manifest.files[number]
-    (spec,) = [table.spec for table in manifest.tables if table.spec.name == file.table]
-    with of_one_manifest(folder, manifest):
-        return folder, number, read_part(folder, file, spec)
+    with of_one_manifest(folder, layers.top.manifest):
+        return _Kept(folder, layers, number, file.read())

@@ -13,7 +13,7 @@ that fails has no effect.
 import asyncio
 import hashlib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,40 +25,40 @@ from paramfleet_pserver.checkpoint.images import (
     SparseImage,
     StoreImage,
     plan_chunks,
+    row_bytes_of,
 )
+from paramfleet_pserver.checkpoint.writing import FileWriter
 from paramfleet_pserver.tables.blocks import Block
 from paramfleet_pserver.tables.owners import Job, Owners
 from paramfleet_pserver.tables.table import DenseTable, SparseTable, Table
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.checkpoint.columns import ColumnsDiffer
+from paramfleet_shared.checkpoint.increments import RemovedIds
+from paramfleet_shared.checkpoint.layers import LayerFile, Layers, read_layers
 from paramfleet_shared.checkpoint.manifest import (
     MANIFEST,
     FilePart,
-    Manifest,
     ManifestError,
     SavedFile,
     StatesLeftOut,
     read_manifest,
-    read_part,
     sync_directory,
-    write_part,
+    write_removed,
 )
 from paramfleet_shared.checkpoint.one_manifest import of_one_manifest
 from paramfleet_shared.checkpoint.saved_ids import check_not_negative, refuse_doubled
 from paramfleet_shared.tables.routing import route
 from paramfleet_shared.tables.rows.batch import RowIds
-from paramfleet_shared.tables.rows.layout import RowLayout
 from paramfleet_shared.tables.rows.states import have_other_states, states_for
 from paramfleet_shared.tables.spec import TableSpec
 
-__all__ = ["Loaded", "load_tables", "save_tables", "trained_otherwise"]
+__all__ = ["Loaded", "Saved", "load_tables", "save_tables", "trained_otherwise"]
 
 CHUNK_ROWS = 1_000_000
 """Most rows of one file."""
 
 CHUNK_BYTES = 128 << 20
-"""Most bytes of one file, and of memory that a save takes, about twice, beside rows that change
-meanwhile."""
+"""Most bytes of one file. A save takes memory for two, beside rows that change meanwhile."""
 
 
 class Loaded(NamedTuple):
@@ -72,13 +72,22 @@ class Loaded(NamedTuple):
     """Tables whose files have other columns of state."""
 
 
+class Saved(NamedTuple):
+    """What this server has written of a checkpoint."""
+
+    files: list[SavedFile]
+    removed: list[RemovedIds]
+    """Of an increment."""
+
+
 async def save_tables(
     image: StoreImage,
     directory: Path,
     *,
     server: int,
     gathering: Gathering,
-) -> list[SavedFile]:
+    only_changed: bool = False,
+) -> Saved:
     """Write every table's part of this server.
 
     Args:
@@ -86,35 +95,64 @@ async def save_tables(
         directory: Where to; made if it is missing.
         server: This server's index, part of the files' names.
         gathering: Adds the states that workers hold.
+        only_changed: Whether rows are left out that haven't changed since the earlier save.
 
     Raises:
         CheckpointWriteError: if the system refuses; files may be left behind.
         TableMemoryError: if there is no memory for rows that changed since the image.
     """
-    files: list[SavedFile] = []
-    for table in image.tables:
-        stem = f"{_stem(table.spec.name)}.server{server}"
-        spec = gathering.spec(table.spec)
-        if isinstance(table, SparseImage):
-            chunks = plan_chunks(table.num_places(), _chunk_rows(spec))
-            for number, chunk in enumerate(chunks):
-                exported = await table.read(chunk)
-                if not exported.num_rows:  # all were removed
-                    continue
-                part = await gathering.with_states(spec, exported)
-                name = f"{stem}.{number:05d}.safetensors"
-                files.append(await _write(directory, name, spec, part))
-        else:
-            parts = _parts_of(table.num_rows, spec)
-            for number, where in enumerate(parts):
-                part = await gathering.with_states(spec, await table.read(where))
-                name = f"{stem}.{number:05d}" if len(parts) > 1 else stem
-                files.append(await _write(directory, f"{name}.safetensors", spec, part))
+    files, removed = FileWriter(directory), list[RemovedIds]()
+    try:
+        await files.begin(_own_names(server))
+        for table in image.tables:
+            stem = f"{_stem(table.spec.name)}.server{server}"
+            spec = gathering.spec(table.spec)
+            if isinstance(table, SparseImage):
+                parts = _changed_rows if only_changed else _all_rows
+                number = 0
+                async for exported in parts(table, _chunk_rows(spec), files):
+                    part = await gathering.with_states(spec, exported)
+                    await files.write(f"{stem}.{number:05d}.safetensors", spec, part)
+                    number += 1
+                gone = table.removed()
+                if only_changed and len(gone):
+                    name = f"{stem}.removed.safetensors"
+                    write = partial(
+                        write_removed, directory, name, spec.name, gone, makes=False
+                    )
+                    removed.append(await files.beside(write))
+            else:
+                ranges = _parts_of(table.num_rows, spec)
+                for number, where in enumerate(ranges):
+                    part = await gathering.with_states(spec, await table.read(where))
+                    name = f"{stem}.{number:05d}" if len(ranges) > 1 else stem
+                    await files.write(f"{name}.safetensors", spec, part)
+        written = await files.end()
+    except BaseException:
+        await files.settle()  # who gives the save up is told when nothing is written any more
+        raise
     await asyncio.to_thread(sync_directory, directory)
-    return files
+    return Saved(written, removed)
 
 
-async def load_tables(
+async def _all_rows(
+    table: SparseImage, chunk_rows: int, files: FileWriter
+) -> AsyncIterator[FilePart]:
+    for chunk in plan_chunks(table.num_places(), chunk_rows):
+        num_rows = sum(segment.num_rows for segment in chunk)
+        part = await table.read(chunk, await files.memory(num_rows * table.row_bytes))
+        if part.num_rows:  # else all were removed
+            yield part
+
+
+def _changed_rows(
+    table: SparseImage, chunk_rows: int, files: FileWriter
+) -> AsyncIterator[FilePart]:
+    del files  # there are few: what changed is gathered as it comes
+    return table.changed_parts(chunk_rows)
+
+
+async def load_tables(  # noqa: PLR0913 (all but the first three by keyword)
     store: TableStore,
     owners: Owners,
     directory: Path,
@@ -122,6 +160,7 @@ async def load_tables(
     digest: str = "",
     apart: bool = False,
     not_negative: Collection[str] = (),
+    allow: Callable[[str], object] | None = None,
 ) -> Loaded:
     """Read this server's part of a checkpoint into new tables, not yet in the store.
 
@@ -134,6 +173,7 @@ async def load_tables(
         digest: SHA-256 of its manifest; empty if any will do.
         apart: Whether each worker has states of its own: it takes the saved ones itself.
         not_negative: Tables that take no negative ids.
+        allow: As of ``read_layers``; raises besides if a checkpoint below may not be read.
 
     Raises:
         ManifestError: if the folder is no readable checkpoint, is another or becomes one, or
@@ -147,21 +187,21 @@ async def load_tables(
     """
     manifest = await asyncio.to_thread(read_manifest, directory, digest=digest)
     with of_one_manifest(directory, manifest):
-        return await _load_tables(
-            store, owners, directory, manifest, apart=apart, not_negative=not_negative
-        )
+        read = partial(read_layers, directory, manifest, allow=allow)
+        layers = await asyncio.to_thread(read)
+        return await _load_tables(store, owners, layers, apart=apart, not_negative=not_negative)
 
 
 async def _load_tables(
     store: TableStore,
     owners: Owners,
-    directory: Path,
-    manifest: Manifest,
+    layers: Layers,
     *,
     apart: bool,
     not_negative: Collection[str],
 ) -> Loaded:
-    """Do as ``load_tables``, with the checkpoint's manifest."""
+    """Do as ``load_tables``, with the checkpoint's layers."""
+    directory, manifest = layers.top
     saved = manifest.tables
     known = {table.spec.name: table.spec for table in store}
     specs = [_wanted(table.spec, known, store.num_shards) for table in saved]
@@ -175,18 +215,18 @@ async def _load_tables(
             loaded.left_out.append(StatesLeftOut(spec.name, *rules))
         else:
             table.num_updates = each.version
-        files = [file for file in manifest.files if file.table == each.spec.name]
+        files = layers.files(each.spec.name)
         if isinstance(table, SparseTable):
-            for file in files:
-                part = await asyncio.to_thread(_read, directory, file, each.spec, spec)
+            while (file := await asyncio.to_thread(next, files, None)) is not None:
+                part = await asyncio.to_thread(_read, file, spec)
                 assert part.ids is not None, "a sparse file has ids"
                 if spec.name in not_negative:
-                    check_not_negative(directory, file, part.ids)
+                    check_not_negative(file.folder, file.file, part.ids)
                 doubled = await _take_rows(table, part, store, owners)
                 if doubled:
-                    refuse_doubled(directory, file, min(doubled))
+                    refuse_doubled(file.folder, file.file, min(doubled))
         else:
-            await _take_range(table, each.spec, files, directory, owners)
+            await _take_range(table, list(files), directory, owners)
         loaded.tables.append(table)
     return loaded
 
@@ -240,8 +280,7 @@ def _copy_rows(old: Block, new: Block, start: int, count: int) -> None:
 
 def _chunk_rows(spec: TableSpec) -> int:
     """Return how many rows of a table go into one file."""
-    row_bytes = 8 + 4 * (spec.dim + RowLayout.of(spec).states.pitch)
-    return max(1, min(CHUNK_ROWS, CHUNK_BYTES // row_bytes))
+    return max(1, min(CHUNK_ROWS, CHUNK_BYTES // row_bytes_of(spec)))
 
 
 def _wanted(saved: TableSpec, known: Mapping[str, TableSpec], num_shards: int) -> TableSpec:
@@ -257,10 +296,10 @@ def _wanted(saved: TableSpec, known: Mapping[str, TableSpec], num_shards: int) -
     return here
 
 
-def _read(directory: Path, file: SavedFile, saved: TableSpec, spec: TableSpec) -> FilePart:
+def _read(file: LayerFile, spec: TableSpec) -> FilePart:
     """Read a file, with the states that its values have here."""
-    part = read_part(directory, file, saved)
-    states = states_for(spec.optimizer, saved.optimizer, part.values, part.states)
+    part = file.read()
+    states = states_for(spec.optimizer, file.spec.optimizer, part.values, part.states)
     return replace(part, states=states)
 
 
@@ -270,15 +309,16 @@ def _stem(table: str) -> str:
     return f"{re.sub(r'[^A-Za-z0-9_-]+', '_', table)[:60]}-{digest}"
 
 
+def _own_names(server: int) -> re.Pattern[str]:
+    """Return what matches the names of all files that a server may write in a save."""
+    return re.compile(rf".+-[0-9a-f]{{16}}\.server{server}(\.\d+|\.removed)?\.safetensors")
+
+
 def _parts_of(num_values: int, spec: TableSpec) -> list[slice]:
     """Return which values of a range go into each file, as it is described there."""
     most = CHUNK_BYTES // (4 * (1 + spec.optimizer.num_state_columns))
     starts = range(0, num_values, most)
     return [slice(start, min(start + most, num_values)) for start in starts]
-
-
-async def _write(directory: Path, name: str, spec: TableSpec, part: FilePart) -> SavedFile:
-    return await asyncio.to_thread(write_part, directory, name, spec, part)
 
 
 async def _take_rows(
@@ -311,8 +351,7 @@ async def _take_rows(
 
 async def _take_range(
     table: DenseTable,
-    saved: TableSpec,
-    files: list[SavedFile],
+    files: list[LayerFile],
     directory: Path,
     owners: Owners,
 ) -> None:
@@ -323,7 +362,7 @@ async def _take_range(
     """
     given: list[tuple[int, int]] = []
     for file in files:
-        part = await asyncio.to_thread(_read, directory, file, saved, table.spec)
+        part = await asyncio.to_thread(_read, file, table.spec)
         first = max(part.start, table.start)
         last = min(part.start + part.num_rows, table.stop)
         if first < last:

@@ -10,19 +10,24 @@ Used from one event loop; only the owners' jobs leave it.
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from typing import ClassVar, NamedTuple, Protocol
 
 from typing_extensions import override
 
 from paramfleet_pserver.commands.modes import EVERY_MODE, ServerMode
+from paramfleet_pserver.commands.worker_states import OLD_VERSIONS
 from paramfleet_pserver.core.membership import StepMembers
 from paramfleet_pserver.core.reservoir import CompleteStep, StepReservoir
 from paramfleet_pserver.requests.checked import Mode, PushPart, PushRequest
 from paramfleet_pserver.requests.remove_requests import RemoveRequest
 from paramfleet_pserver.tables.capacity import Claims
+from paramfleet_pserver.tables.old_values import OldVersions, StepBefore
 from paramfleet_pserver.tables.owners import Job, Owners, when_done
+from paramfleet_pserver.tables.table import Table
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.errors import FleetError
+from paramfleet_shared.errors.served import VersionGoneError
 from paramfleet_shared.values.ids import Rank, Step
 
 __all__ = ["Kept", "StepApplier", "StepListener"]
@@ -69,9 +74,14 @@ class StepApplier(ServerMode):
     def __init__(self, *, num_workers: int, store: TableStore, owners: Owners) -> None:
         self._store = store
         self._owners = owners
+        self.old: OldVersions | None = None
+        """What the latest steps have changed, where workers may be some steps behind."""
         self.reservoir: StepReservoir[Kept] = StepReservoir(
             StepMembers(num_workers=num_workers)
         )
+        self.confirmed: dict[Rank, Step] | None = None
+        """By worker, before which step all of its parts are with every server, where a step
+        waits for that; None where none does."""
         self.listener: StepListener | None = None
         self.version = 0
         """Steps applied."""
@@ -97,7 +107,64 @@ class StepApplier(ServerMode):
         """
         kept = Kept(push.parts, claims)
         self.reservoir.add(push.rank, push.step, push.weight, kept)
+        self.confirm(push.rank, push.step)  # who has come so far has seen the step before
         self._apply_whole()
+
+    def await_confirmed(self) -> None:
+        """Apply a step only when each part of it is known to be with all servers.
+
+        So that all of them count the last part of a worker that dies, or none.
+        """
+        self.confirmed = {}
+
+    def confirm(self, rank: Rank, step: Step) -> None:
+        """Note that a worker's parts of all steps before ``step`` are with every server."""
+        if self.confirmed is not None:
+            self.confirmed[rank] = max(step, self.confirmed.get(rank, step))
+            self._apply_whole()
+
+    def retire(self, rank: Rank, step: Step) -> None:
+        """Take a worker that died out of ``step`` and all after, and drop what it pushed."""
+        for kept in self.reservoir.drop(rank, step):
+            kept.claims.release()
+        self.reservoir.leave(rank, step)
+        self.confirm(rank, step)
+        self._apply_whole()
+
+    def lacks(self, rank: Rank, step: Step) -> bool:
+        """Return whether a worker's part of a step before ``step`` isn't here."""
+        left_at = self.reservoir.left().get(rank, step)
+        return self.reservoir.next_of(rank) < min(step, left_at)
+
+    def keep_old(self) -> None:
+        """Let workers that are started again read the values of some steps ago."""
+        self.old = OldVersions(OLD_VERSIONS)
+
+    @override
+    def before(self, version: int | None) -> Sequence[StepBefore]:
+        """Return what takes the values back to a version; nothing for None, or for the newest.
+
+        Raises:
+            VersionGoneError: if it isn't kept any more.
+        """
+        begun = self.reservoir.next_step
+        if version is None or version >= begun:
+            return ()
+        found = None if self.old is None else self.old.since(version, begun)
+        if found is None:
+            kept = 0 if self.old is None else len(self.old.steps())
+            raise VersionGoneError(version=version, applied=begun, kept=kept)
+        return found
+
+    @override
+    def begins(self, rank: Rank) -> Step:
+        return self.reservoir.next_of(rank)
+
+    @override
+    def note_write(self, table: Table, by: str) -> None:
+        del table, by
+        if self.old is not None:
+            self.old.clear()
 
     @override
     def check_removal(self, remove: RemoveRequest) -> None:
@@ -111,14 +178,23 @@ class StepApplier(ServerMode):
             NotAMemberError: if the rank isn't one of the job's.
         """
         self.reservoir.leave(rank, step)
+        self.confirm(rank, step)
         self._apply_whole()
+
+    def _is_confirmed(self) -> bool:
+        """Return whether each part of the step in progress is with all servers."""
+        known, step = self.confirmed, self.reservoir.next_step
+        if known is None:
+            return True
+        return all(known.get(rank, 0) > step for rank in self.reservoir.in_progress())
 
     def _apply_whole(self) -> None:
         """Hand over what is whole now, so that it comes before the jobs of the next command."""
-        while (complete := self.reservoir.take()) is not None:
+        while self._is_confirmed() and (complete := self.reservoir.take()) is not None:
             if self.listener is not None:
                 self.listener.step_begun()
-            end = self._owners.start(_jobs(complete, self._store))
+            before = None if self.old is None else self.old.begin(complete.step)
+            end = self._owners.start(_jobs(complete, self._store, before))
             self._begun.append((complete, end))
             when_done(end, self._count)
 
@@ -144,8 +220,13 @@ class StepApplier(ServerMode):
             self.listener.step_applied(self.version)
 
 
-def _jobs(complete: CompleteStep[Kept], store: TableStore) -> list[Job]:
-    """Make a step one update of every table; the lowest rank's learning rate counts."""
+def _jobs(
+    complete: CompleteStep[Kept], store: TableStore, before: StepBefore | None
+) -> list[Job]:
+    """Make a step one update of every table; the lowest rank's learning rate counts.
+
+    What it changes is put aside in ``before``.
+    """
     by_table: dict[str, list[tuple[PushPart, float]]] = {}
     for contribution in complete.contributions:
         for part in contribution.payload.parts:
@@ -158,5 +239,7 @@ def _jobs(complete: CompleteStep[Kept], store: TableStore) -> list[Job]:
         if parts:
             lr = parts[0][0].lr
             contents = [part.content.scaled(scale) for part, scale in parts]
+            if before is not None:
+                jobs += before.keep_jobs(table, contents)
             jobs += table.update_jobs(contents, lr=lr, step=step)
     return jobs

@@ -19,9 +19,11 @@ from paramfleet_pserver.commands.records import (
     Announce,
     Announced,
     Assign,
+    Begin,
     BeginTerm,
     Command,
     CommitPass,
+    Confirm,
     Contribute,
     Create,
     Exchange,
@@ -34,6 +36,7 @@ from paramfleet_pserver.commands.records import (
     Make,
     Prepare,
     Remove,
+    Retire,
     Update,
     Void,
 )
@@ -55,6 +58,7 @@ from paramfleet_pserver.requests.tensors import PartIds
 from paramfleet_pserver.tables.parts import SparsePart
 from paramfleet_pserver.tables.table import SparseTable
 from paramfleet_pserver.tables.table_store import TableStore
+from paramfleet_shared.net.wire.identity import PROGRESS
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message, decode, encode
 from paramfleet_shared.values.ids import Rank, Step
 
@@ -126,7 +130,7 @@ def _describe_push(command: Update | Contribute) -> _Described:
         for index, part in enumerate(push.parts)
     ]
     about = {**_describe_head(push), "first": push.first, "weight": push.weight}
-    return {**about, "parts": parts}, tensors
+    return {**about, "parts": parts}, tensors | _progress_in(push)
 
 
 def _describe_exchange(command: Exchange) -> _Described:
@@ -145,7 +149,7 @@ def _describe_exchange(command: Exchange) -> _Described:
         }
         for index, part in enumerate(exchange.parts)
     ]
-    return {**_describe_head(exchange), "parts": parts}, tensors
+    return {**_describe_head(exchange), "parts": parts}, tensors | _progress_in(exchange)
 
 
 def _describe_head(change: PushRequest | ExchangeRequest) -> dict[str, Any]:
@@ -154,6 +158,10 @@ def _describe_head(change: PushRequest | ExchangeRequest) -> dict[str, Any]:
         "step": change.step,
         "continues": change.continues,
     }
+
+
+def _progress_in(change: PushRequest | ExchangeRequest) -> dict[str, NDArray[Any]]:
+    return {} if change.progress is None else {PROGRESS: change.progress}
 
 
 def _describe_part(
@@ -189,9 +197,13 @@ def _describe_assign(command: Assign) -> _Described:
     return about, {"rows": assign.values}
 
 
-def _describe_member(command: Fence | Join | Leave | Lose) -> _Described:
+def _describe_member(command: Fence | Join | Lose) -> _Described:
+    return {"rank": command.rank, "incarnation": command.incarnation}, {}
+
+
+def _describe_from(command: Leave | Confirm | Retire) -> _Described:
     about = {"rank": command.rank, "incarnation": command.incarnation}
-    return (about | {"step": command.step} if isinstance(command, Leave) else about), {}
+    return about | {"step": command.step}, {}
 
 
 def _describe_limit(command: Limit) -> _Described:
@@ -263,10 +275,17 @@ def _read_member(
     return kind(Rank(fields.integer("rank")), fields.integer("incarnation"))
 
 
-def _read_leave(message: Message, _store: TableStore) -> Leave:
-    fields = Fields(message.fields, where="leave")
+def _read_from(
+    message: Message, kind: type[Leave] | type[Confirm] | type[Retire]
+) -> Leave | Confirm | Retire:
+    fields = Fields(message.fields, where="command")
     rank, incarnation = Rank(fields.integer("rank")), fields.integer("incarnation")
-    return Leave(rank, incarnation, Step(fields.integer("step")))
+    return kind(rank, incarnation, Step(fields.integer("step")))
+
+
+def _read_begin(message: Message, _store: TableStore) -> Begin:
+    fields = Fields(message.fields, where="begin")
+    return Begin(identity_of(fields), Step(fields.integer("step")))
 
 
 def _read_limit(message: Message, _store: TableStore) -> Limit:
@@ -300,10 +319,13 @@ _KINDS: Mapping[type, str] = {
     Exchange: "exchange",
     Void: "void",
     Assign: "assign",
+    Begin: "begin",
     BeginTerm: "begin_term",
     Fence: "fence",
     Join: "join",
     Leave: "leave",
+    Confirm: "confirm",
+    Retire: "retire",
     Lose: "lose",
     Limit: "limit",
     Load: "load",
@@ -323,10 +345,13 @@ _DESCRIBED: Mapping[type, Callable[[Any], _Described]] = {
     Exchange: _describe_exchange,
     Void: _describe_void,
     Assign: _describe_assign,
+    Begin: lambda command: ({**command.identity.fields(), "step": command.step}, {}),
     BeginTerm: lambda command: ({"term": command.term}, {}),
     Fence: _describe_member,
     Join: _describe_member,
-    Leave: _describe_member,
+    Leave: _describe_from,
+    Confirm: _describe_from,
+    Retire: _describe_from,
     Lose: _describe_member,
     Limit: _describe_limit,
     Load: _describe_load,
@@ -346,12 +371,15 @@ _READERS: Mapping[str, Callable[[Message, TableStore], Command]] = {
     "exchange": lambda message, store: Exchange(exchange_request(message, store)),
     "void": lambda message, _: Void(identity_of(Fields(message.fields, where="void"))),
     "assign": lambda message, store: Assign(assign_request(message, store)),
+    "begin": _read_begin,
     "begin_term": lambda message, _: BeginTerm(
         Fields(message.fields, where="begin_term").integer("term", least=1)
     ),
     "fence": lambda message, _: _read_member(message, Fence),
     "join": lambda message, _: _read_member(message, Join),
-    "leave": _read_leave,
+    "leave": lambda message, _: _read_from(message, Leave),
+    "confirm": lambda message, _: _read_from(message, Confirm),
+    "retire": lambda message, _: _read_from(message, Retire),
     "lose": lambda message, _: _read_member(message, Lose),
     "limit": _read_limit,
     "load": _read_load,

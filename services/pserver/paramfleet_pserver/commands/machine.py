@@ -13,6 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
+from numpy.typing import NDArray
+
 from paramfleet_pserver.commands.applying import StepApplier
 from paramfleet_pserver.commands.geo import GeoExchange, LocalSgdExchange
 from paramfleet_pserver.commands.modes import AsyncMode, ServerMode
@@ -22,9 +25,11 @@ from paramfleet_pserver.commands.records import (
     Announce,
     Announced,
     Assign,
+    Begin,
     BeginTerm,
     Command,
     CommitPass,
+    Confirm,
     Contribute,
     Create,
     Exchange,
@@ -38,12 +43,14 @@ from paramfleet_pserver.commands.records import (
     PassCommand,
     Prepare,
     Remove,
+    Retire,
     Update,
     Void,
 )
 from paramfleet_pserver.commands.removing import Removal
 from paramfleet_pserver.commands.taking import Taken
 from paramfleet_pserver.commands.terms import Terms
+from paramfleet_pserver.commands.worker_states import WorkerStates
 from paramfleet_pserver.core.identities import IdentityWindow
 from paramfleet_pserver.core.pacing import pace_of
 from paramfleet_pserver.core.staleness import Release, StalenessGate
@@ -62,6 +69,7 @@ from paramfleet_pserver.tables.table import DenseTable
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.errors.served import (
     OperationModeError,
+    PartLostError,
     UnknownWorkerError,
 )
 from paramfleet_shared.net.wire.identity import ChangeIdentity
@@ -89,6 +97,9 @@ class Outcome:
     """Steps that may begin now."""
     is_changed: bool = True
     """Whether it made a difference."""
+    is_noted: bool = False
+    """Whether it changed something all the same, though it was taken before or had no effect on
+    what it is about: a log needs it."""
     is_gone: bool = False
     """Whether the worker it names, or its former self, takes part no more."""
     step: Step = FIRST_STEP
@@ -107,12 +118,19 @@ class Machine:
     Args:
         terms: What was declared.
         elastic: Whether workers come and go.
+        returning: Whether a worker that died may be started again under its rank.
         store: The tables.
         owners: Who works on them.
     """
 
     def __init__(
-        self, terms: Terms, *, elastic: bool, store: TableStore, owners: Owners
+        self,
+        terms: Terms,
+        *,
+        elastic: bool,
+        returning: bool = False,
+        store: TableStore,
+        owners: Owners,
     ) -> None:
         self.terms = terms
         self.store = store
@@ -125,8 +143,13 @@ class Machine:
         lead = None if kind.takes_all else terms.max_staleness
         self.gate = StalenessGate(max_lead_steps=lead)
         self.lives: dict[Rank, int] = {}
-        """In an elastic job, the incarnation of each worker that has joined."""
+        """Where workers come and go, or return, the incarnation of each that has joined."""
+        self.former: dict[Rank, Step] = {}
+        """Where workers return, before which step a former process of each has sent changes."""
         self.is_elastic = elastic
+        self.is_returning = returning
+        self.states = WorkerStates()
+        """Where workers were, for those that return."""
         self.owners = owners
         self._under_way: set[asyncio.Future[None]] = set()
         """What owners are still to carry out."""
@@ -134,11 +157,20 @@ class Machine:
         for rank in range(num_workers):
             self.gate.join(Rank(rank))
         self.mode = kind(num_workers=num_workers, store=store, owners=owners)
+        if isinstance(self.mode, StepApplier):
+            if returning:
+                self.mode.keep_old()
+            if terms.on_worker_loss == "shrink":
+                self.mode.await_confirmed()
 
     @property
     def num_members(self) -> int:
         """Return how many workers take part now."""
         return len(self.gate.committed())
+
+    def has_left(self, rank: Rank) -> bool:
+        """Return whether a worker takes no more steps, as it has said."""
+        return isinstance(self.mode, StepApplier) and rank in self.mode.reservoir.left()
 
     def check_whole(self) -> None:
         """Refuse to go on with tables that have a part of a change.
@@ -178,7 +210,7 @@ class Machine:
         self.check_whole()
         match command:
             case Contribute(push):
-                if not self.identities.check(push.identity):
+                if not self.identities.check(push.identity) or self._has_part(push):
                     return ()
                 self._stepping("contribute").reservoir.check(push.rank, push.step, push.weight)
                 return push.parts
@@ -196,7 +228,7 @@ class Machine:
                 self._exchanging("exchange")
                 is_fresh = self.identities.check(exchange.identity)
                 self.gate.check(exchange.rank, exchange.step)
-                return exchange.parts if is_fresh else ()
+                return exchange.parts if is_fresh and not self._has_exchange(exchange) else ()
 
     def judge_pass(self, command: PassCommand) -> bool:
         """Return whether a command of a pass wasn't executed before, and change nothing.
@@ -316,23 +348,33 @@ class Machine:
 
     def _pass(self, command: PassCommand, claims: Claims) -> Outcome:
         is_fresh = self.judge_pass(command)
-        self.identities.fence(command.rank, command.incarnation)
+        is_newer = self._fence(command.rank, command.incarnation)
         if not is_fresh:
             claims.release()
-            return self._done(is_fresh=False, is_changed=False)
+            return self._done(is_fresh=False, is_changed=False, is_noted=is_newer)
         return Outcome(applied=self._passing().execute(command, claims))
 
     def _admit(
-        self, command: Void | BeginTerm | Fence | Join | Leave | Lose | Limit
+        self,
+        command: Void
+        | Begin
+        | BeginTerm
+        | Fence
+        | Join
+        | Leave
+        | Lose
+        | Limit
+        | Confirm
+        | Retire,
     ) -> Outcome:
         """Execute what changes no row."""
         match command:
             case BeginTerm(term):
                 self.mode.begin_term(term)
-            case Void(identity):
-                return self._void(identity)
+            case Void() | Begin() | Confirm() | Retire():
+                return self._count(command)
             case Fence(rank, incarnation):
-                self.identities.fence(rank, incarnation)
+                self._fence(rank, incarnation)
             case Join():
                 return self._join(command)
             case Leave(rank, incarnation, step):
@@ -346,10 +388,37 @@ class Machine:
                 return self._limit(max_staleness)
         return self._done()
 
+    def _step_without(self, command: Confirm | Retire) -> Outcome:
+        """Execute what lets steps be applied that wait for more than their parts.
+
+        Raises:
+            FencedError: of a confirmation, if a newer incarnation of the worker is known.
+            PartLostError: if a worker's part is missing here that other servers have.
+        """
+        steps, rank = self._stepping("confirm"), command.rank
+        if isinstance(command, Confirm):
+            self.identities.expect(rank, command.incarnation)
+            known = (steps.confirmed or {}).get(rank, FIRST_STEP)
+            if steps.confirmed is None or known >= command.step:
+                return self._done(is_changed=False)
+            steps.confirm(rank, command.step)
+            return self._done()
+        if self.has_left(rank):
+            return self._done(is_changed=False)
+        if steps.lacks(rank, command.step):
+            raise PartLostError(rank=rank, step=steps.reservoir.next_of(rank))
+        self.identities.fence(
+            rank, max(command.incarnation + 1, self.identities.incarnation(rank))
+        )
+        steps.retire(rank, command.step)
+        return self._done(released=self._forget(rank), is_gone=True)
+
     def _lose(self, rank: Rank, incarnation: int) -> Outcome:
         if self.identities.incarnation(rank) > incarnation:
             return self._done(is_changed=False)
         self.identities.fence(rank, incarnation + 1)
+        if self.mode.in_step:  # from which step on it takes no part is to be agreed on
+            return self._done()
         return self._done(released=self._forget(rank), is_gone=True)
 
     def _limit(self, max_staleness: int | None) -> Outcome:
@@ -364,11 +433,15 @@ class Machine:
         self.gate.check(push.rank, push.step)
         self.identities.record(push.identity)
         new = push.parts if is_fresh else ()
+        if is_fresh:
+            self._note_progress(push.rank, push.step, push.progress)
         jobs = [job for part in new for job in self._jobs(part, push.identity)]
         applied = self.owners.start(jobs, alone=alone)
         when_done(applied, partial(self._note_end, push.step, new, claims))
         released = () if push.continues else self._commit(push.rank, push.step, push.first)
-        return Outcome(applied=applied, is_fresh=is_fresh, released=released)
+        return Outcome(
+            applied=applied, is_fresh=is_fresh, released=released, is_noted=not is_fresh
+        )
 
     def _jobs(self, part: PushPart, identity: ChangeIdentity) -> list[Job]:
         """Return the update that a part is."""
@@ -387,24 +460,76 @@ class Machine:
         if not self.identities.check(push.identity):
             claims.release()
             return self._done(is_fresh=False, is_changed=False)
+        if self._has_part(push):  # of a former process of the worker: the same numbers
+            claims.release()
+            self.identities.record(push.identity)
+            return self._done()
         steps.reservoir.check(push.rank, push.step, push.weight)
         self.identities.record(push.identity)
+        self._note_progress(push.rank, push.step, push.progress)
         released = self._commit(push.rank, push.step)
         steps.keep(push, claims)
         return self._done(released=released)
+
+    def _has_part(self, push: PushRequest) -> bool:
+        """Return whether a former process of a worker has pushed its part of a step here."""
+        mode = self.mode
+        return (
+            self.is_returning
+            and isinstance(mode, StepApplier)
+            and mode.reservoir.next_of(push.rank) > push.step
+        )
+
+    def _note_progress(
+        self, rank: Rank, step: Step, progress: NDArray[np.uint8] | None
+    ) -> None:
+        if progress is not None:
+            self.states.note(rank, Step(step + 1), progress.tobytes())
 
     def _exchange(self, exchange: ExchangeRequest, claims: Claims) -> Outcome:
         geo = self._exchanging("exchange")
         is_fresh = self.identities.check(exchange.identity)
         self.gate.check(exchange.rank, exchange.step)
+        self._fence(exchange.rank, exchange.identity.incarnation)
+        is_new = is_fresh and not self._has_exchange(exchange)
         self.identities.record(exchange.identity)
-        new = exchange.parts if is_fresh else ()
+        new = exchange.parts if is_new else ()
+        if is_fresh:
+            self._note_progress(exchange.rank, exchange.step, exchange.progress)
         jobs = geo.jobs(exchange, new, share=geo.share(self.num_members))
         taken = geo.take(exchange)
         applied = self.owners.start([*jobs, *taken.jobs()])
         when_done(applied, partial(self._note_end, exchange.step, new, claims))
         released = self._commit(exchange.rank, exchange.step)
-        return Outcome(applied=applied, is_fresh=is_fresh, released=released, taken=taken)
+        return Outcome(
+            applied=applied,
+            is_fresh=is_fresh,
+            released=released,
+            taken=taken,
+            is_noted=not is_fresh,  # the rows that it is sent are taken once more
+        )
+
+    def _has_exchange(self, exchange: ExchangeRequest) -> bool:
+        """Return whether a former process of a worker has sent what a step ended with here.
+
+        It is trained again where another server lacks it, and means the same.
+        """
+        former = self.former.get(exchange.rank, FIRST_STEP)
+        if exchange.identity.incarnation > self.identities.incarnation(exchange.rank):
+            former = self._sent_before(exchange.rank)
+        return exchange.step < former
+
+    def _sent_before(self, rank: Rank) -> Step:
+        """Return before which step a worker has sent its changes here, if it may return."""
+        return self.gate.committed().get(rank, FIRST_STEP) if self.is_returning else FIRST_STEP
+
+    def _count(self, command: Void | Begin | Confirm | Retire) -> Outcome:
+        """Execute what counts as a change, or makes one count."""
+        if isinstance(command, Confirm | Retire):
+            return self._step_without(command)
+        if isinstance(command, Begin):
+            return self._begin(command)
+        return self._void(command.identity)
 
     def _void(self, identity: ChangeIdentity) -> Outcome:
         self.check_whole()
@@ -412,6 +537,15 @@ class Machine:
         is_fresh = self.identities.check_void(identity)
         self.identities.record(identity, voided=True)
         return self._done(is_fresh=is_fresh, is_changed=is_fresh)
+
+    def _begin(self, command: Begin) -> Outcome:
+        self._updating()
+        rank = Rank(command.identity.worker)
+        is_fresh = self.identities.check(command.identity)
+        self.gate.check(rank, command.step)
+        self.identities.record(command.identity)
+        released = self.gate.begin_at(rank, command.step) if is_fresh else ()
+        return self._done(is_fresh=is_fresh, is_changed=is_fresh, released=released)
 
     def _create(
         self, command: Create, reads: Sequence[Job] | None, claims: Claims, *, alone: bool
@@ -479,18 +613,18 @@ class Machine:
         has_effect = is_new or not assign.only_if_new
         if has_effect:
             self.mode.check_write("assign")
-        self.identities.fence(assign.rank, assign.incarnation)
+        is_newer = self._fence(assign.rank, assign.incarnation)
         if not has_effect:
-            return self._done(is_changed=False)
+            return self._done(is_changed=False, is_noted=is_newer)
         table.is_assigned = True
         self.mode.note_write(table, f"an assignment by worker {assign.rank}")
         return Outcome(applied=self.owners.start([table.assign_job(assign.values)]))
 
     def _join(self, command: Join) -> Outcome:
         rank, incarnation = command.rank, command.incarnation
-        self.identities.fence(rank, incarnation)
+        self._fence(rank, incarnation)
         if not self.is_elastic:
-            return self._done()
+            return self._return(rank, incarnation) if self.is_returning else self._done()
         released: tuple[Release, ...] = ()
         is_gone = self.lives.get(rank) != incarnation
         if is_gone:
@@ -498,6 +632,33 @@ class Machine:
             self.lives[rank] = incarnation
             self.mode.join(rank)
         return self._done(released=released, is_gone=is_gone, step=self.gate.join(rank))
+
+    def _return(self, rank: Rank, incarnation: int) -> Outcome:
+        """Let a worker go on where its former process was."""
+        former, self.lives[rank] = self.lives.get(rank), incarnation
+        if former not in {None, incarnation}:
+            for table in self.store:
+                if isinstance(table, DenseTable):
+                    table.forget(rank)
+            self.removals.pop(rank, None)
+            self.mode.forget(rank)
+            self.mode.join(rank)
+        step = self.mode.begins(rank)
+        if step is None:
+            step = self.gate.join(rank)  # where it was, or, if it had left, with the slowest
+        return self._done(step=step)
+
+    def _fence(self, rank: Rank, incarnation: int) -> bool:
+        """Admit a worker's incarnation; return whether it wasn't known.
+
+        Raises:
+            FencedError: if a newer one is known.
+        """
+        known = self.identities.incarnation(rank)
+        self.identities.fence(rank, incarnation)
+        if incarnation != known and (step := self._sent_before(rank)):
+            self.former[rank] = step
+        return incarnation != known
 
     def _forget(self, rank: Rank) -> tuple[Release, ...]:
         """Count a worker as one that takes no part, and keep nothing of its updates."""

@@ -1,13 +1,14 @@
 """What a mode makes of a pserver's training: one object, behind one class."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from paramfleet_pserver.commands.records import Announce, Announced
 from paramfleet_pserver.commands.removing import remove_rows
 from paramfleet_pserver.requests.checked import Mode
 from paramfleet_pserver.requests.remove_requests import RemoveRequest
+from paramfleet_pserver.tables.old_values import StepBefore
 from paramfleet_pserver.tables.owners import Job, Owners
 from paramfleet_pserver.tables.table import Table
 from paramfleet_pserver.tables.table_store import TableStore
@@ -20,7 +21,7 @@ __all__ = ["EVERY_MODE", "AsyncMode", "ServerMode"]
 EVERY_MODE = frozenset(
     {
         "pull", "stage", "remove", "void", "assign", "leave", "wait_turn", "hold", "answer",
-        "join", "settle",
+        "join", "settle", "progress",
     }
 )  # fmt: skip
 """Operations on a training that all modes have."""
@@ -86,6 +87,16 @@ class ServerMode:
     def join(self, rank: Rank) -> None:
         """Count a worker in, in an elastic job."""
 
+    def before(self, version: int | None) -> Sequence[StepBefore]:
+        """Return what takes values back to a version: nothing, in a mode without versions."""
+        del version
+        return ()
+
+    def begins(self, rank: Rank) -> Step | None:
+        """Return the step that a worker begins with which is started again; None for any."""
+        del rank
+        return None
+
     def leave(self, rank: Rank, step: Step) -> None:
         """Wait for a worker no more, from a step on.
 
@@ -136,5 +147,5 @@ class AsyncMode(ServerMode):
     """Every push is applied as it comes; nothing is kept beside the tables."""
 
     name: ClassVar[Mode] = "async"
-    operations = EVERY_MODE | {"push"}
+    operations = EVERY_MODE | {"push", "begin"}
     limit_changes = True

@@ -25,9 +25,11 @@ __all__ = [
     "Announce",
     "Announced",
     "Assign",
+    "Begin",
     "BeginTerm",
     "Command",
     "CommitPass",
+    "Confirm",
     "Contribute",
     "Create",
     "Exchange",
@@ -41,6 +43,7 @@ __all__ = [
     "PassCommand",
     "Prepare",
     "Remove",
+    "Retire",
     "Update",
     "Void",
 ]
@@ -87,6 +90,18 @@ class Void:
     """A worker gives up a change that was refused: it is taken, without any effect."""
 
     identity: ChangeIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """A worker of async that came late counts as having taken so many steps.
+
+    Servers may have counted it from different ones, as it joined: it begins with the most of
+    them, and sends that to all.
+    """
+
+    identity: ChangeIdentity
+    step: Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +154,27 @@ class Lose:
 
     rank: Rank
     incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Confirm:
+    """A worker's parts of all steps before ``step`` are with every server."""
+
+    rank: Rank
+    incarnation: int
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
+class Retire:
+    """A worker of sync that died takes part in no step from ``step`` on.
+
+    Its parts of steps before are with every server, and count; others are dropped.
+    """
+
+    rank: Rank
+    incarnation: int
+    step: Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,12 +269,15 @@ Command = (
     | Exchange
     | Void
     | Assign
+    | Begin
     | BeginTerm
     | Fence
     | Join
     | Leave
     | Lose
     | Limit
+    | Confirm
+    | Retire
     | Load
     | Make
     | Announce

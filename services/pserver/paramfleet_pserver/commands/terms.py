@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 from paramfleet_pserver.core.pacing import AsyncRate
-from paramfleet_pserver.requests.checked import DeclareRequest, Mode
+from paramfleet_pserver.requests.checked import DeclareRequest, Mode, OnWorkerLoss
 from paramfleet_shared.errors.served import ModeMismatchError
 
 __all__ = ["Terms"]
 
-_COMMON_FIELDS = ("mode", "max_staleness", "async_rate", "sync_batch_norm")
+_COMMON_FIELDS = ("mode", "max_staleness", "async_rate", "sync_batch_norm", "on_worker_loss")
 _FIELDS = (*_COMMON_FIELDS, "worker_num")
 
 
@@ -23,6 +23,9 @@ class Terms:
     async_rate: AsyncRate = "full"
     """Whether async takes the whole rate at every update."""
 
+    on_worker_loss: OnWorkerLoss = "wait"
+    """What becomes of sync when a worker died and nobody takes its place."""
+
     sync_batch_norm: bool
     """Whether each worker adds its batch statistics to those of all."""
 
@@ -35,6 +38,7 @@ class Terms:
             max_staleness=request.max_staleness,
             sync_batch_norm=request.sync_batch_norm,
             async_rate=request.async_rate,
+            on_worker_loss=request.on_worker_loss,
         )
 
     def check_same(self, got: "Terms", *, elastic: bool) -> None:

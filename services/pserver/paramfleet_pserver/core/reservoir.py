@@ -85,6 +85,17 @@ class StepReservoir(Generic[Payload]):
         """Return whether a member's push of a step is kept here or was taken out."""
         return step < self._next or rank in self._pushed.get(step, {})
 
+    def next_of(self, rank: Rank) -> Step:
+        """Return the first step of which a member's push is still to come; where it left, that.
+
+        What it has pushed is kept, whichever process of it pushed it.
+        """
+        left_at = self._members.left().get(rank)
+        step = self._next
+        while self.holds(rank, step):
+            step = Step(step + 1)
+        return step if left_at is None else min(step, left_at)
+
     def check(self, rank: Rank, step: Step, weight: float) -> None:
         """Refuse what ``add`` would refuse, and change nothing.
 
@@ -171,6 +182,16 @@ class StepReservoir(Generic[Payload]):
         Call ``take`` afterwards: a step may be complete now.
         """
         self._members.leave(rank, step)
+
+    def drop(self, rank: Rank, step: Step) -> list[Payload]:
+        """Forget what a worker pushed for ``step`` and all after; return what that was."""
+        later = [each for each in self._pushed if each >= step]
+        found = [self._pushed[each].pop(rank, None) for each in later]
+        return [pushed[1] for pushed in found if pushed is not None]
+
+    def in_progress(self) -> tuple[Rank, ...]:
+        """Return the workers that have pushed the step in progress."""
+        return tuple(self._pushed.get(self._next, ()))
 
     def missing(self) -> tuple[Rank, ...]:
         """Return the members that the step in progress waits for."""

@@ -17,10 +17,15 @@ class ServiceTimes:
 
     Args:
         now: Returns the time in seconds.
+        within: Counts each request, too.
     """
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    def __init__(
+        self, now: Callable[[], float], *, within: "ServiceTimes | None" = None
+    ) -> None:
         self.now = now
+        self._within = within
+        self._began = now()
         self._requests: dict[str, int] = {}
         self._seconds: dict[str, float] = {}
 
@@ -35,6 +40,8 @@ class ServiceTimes:
         self._requests[operation] = self._requests.get(operation, 0) + 1
         took = max(0.0, self.now() - began - waited_s)
         self._seconds[operation] = self._seconds.get(operation, 0.0) + took
+        if self._within is not None:
+            self._within.count(operation, began, waited_s=waited_s)
 
     async def counted(
         self,
@@ -64,6 +71,11 @@ class ServiceTimes:
         """Return ``requests`` or ``request_seconds`` of an operation."""
         counts = self._requests if which == "requests" else self._seconds
         return float(counts.get(operation, 0.0))
+
+    @property
+    def seconds(self) -> float:
+        """Return for how long it has counted."""
+        return self.now() - self._began
 
     def facts(self) -> dict[str, list[float]]:
         """Return requests and seconds by operation."""

@@ -160,6 +160,20 @@ class StalenessGate:
         self._absorb(rank)
         return self._release()
 
+    def begin_at(self, rank: Rank, step: Step) -> tuple[Release, ...]:
+        """Count a member as having committed all steps before ``step``, if it has fewer.
+
+        Returns:
+            Steps that may begin because of it.
+
+        Raises:
+            UnknownWorkerError: if the worker is not a member.
+        """
+        self._expect(rank)
+        self._committed[rank] = max(self._committed[rank], step)
+        self._absorb(rank)
+        return self._release()
+
     def slowest_but(self, rank: Rank) -> Step | None:
         """Return the least steps committed by any other member; None when alone."""
         others = (steps for r, steps in self._committed.items() if r != rank)

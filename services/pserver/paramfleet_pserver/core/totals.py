@@ -7,7 +7,8 @@ until its step is over: who asks again gets the same.
 Nothing here waits or sends.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +16,23 @@ from numpy.typing import NDArray
 from paramfleet_shared.errors.served import TotalMismatchError, TotalsTooLargeError
 from paramfleet_shared.values.ids import Rank
 
-__all__ = ["StepTotals"]
+__all__ = ["KeptTotal", "StepTotals"]
 
 MAX_BYTES = 256 << 20
 """Of all parts and sums of a step: those of ten thousand layers of a thousand channels."""
 
 MAX_NAMES = 100_000
 """Of the sums of a step."""
+
+
+class KeptTotal(NamedTuple):
+    """A part of a sum, or the sum."""
+
+    name: str
+    rank: Rank | None
+    """Whose part it is; None for the sum."""
+    values: NDArray[np.float64]
+    """[n]"""
 
 
 class StepTotals:
@@ -97,6 +108,29 @@ class StepTotals:
     def of(self, name: str) -> NDArray[np.float64]:
         """Return a sum, float64 [n]; it must be whole."""
         return self._whole[name]
+
+    def kept(self) -> list[KeptTotal]:
+        """Return all parts and sums, for another server that goes on with the step."""
+        parts = [
+            KeptTotal(name, rank, values)
+            for name, of in self._parts.items()
+            for rank, values in of.items()
+        ]
+        return parts + [KeptTotal(name, None, values) for name, values in self._whole.items()]
+
+    def restore(self, kept: Iterable[KeptTotal]) -> None:
+        """Go on with what another server had kept of the step.
+
+        Raises:
+            TotalMismatchError: if a worker's part has another length than the others.
+            TotalsTooLargeError: if there is no room for it.
+        """
+        for each in kept:
+            if each.rank is not None:
+                self.add(each.name, each.rank, each.values)
+                continue
+            self._num_bytes += each.values.nbytes
+            self._whole[each.name] = each.values
 
     def clear(self) -> None:
         """Forget all: the step is over."""

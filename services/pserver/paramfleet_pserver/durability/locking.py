@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 
 from paramfleet_shared.errors.logs import LogInUseError
+from paramfleet_shared.files.regular_files import open_regular
 
-__all__ = ["FolderLock"]
+__all__ = ["ExistingLock", "FolderLock"]
 
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 
@@ -37,8 +38,8 @@ class FolderLock:
             if not isinstance(error, BlockingIOError):
                 raise
             raise LogInUseError(path=str(path), holder=holder) from error
-        os.ftruncate(self._file, 0)
         with contextlib.suppress(OSError):  # a full disk: nobody will be told who has it
+            os.ftruncate(self._file, 0)
             os.pwrite(self._file, b"%d\n" % os.getpid(), 0)
 
     def close(self) -> None:
@@ -46,6 +47,33 @@ class FolderLock:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+
+class ExistingLock:
+    """A lock on a folder that a pserver made, until ``close``; nothing is made or written.
+
+    Args:
+        path: The folder.
+        name: Of the file in it that is locked.
+
+    Raises:
+        LogInUseError: if somebody else has it.
+        OSError: if the system refuses, or there is no such file.
+        ValueError: if it isn't a regular file.
+    """
+
+    def __init__(self, path: Path, name: str) -> None:
+        with contextlib.ExitStack() as stack:
+            file = stack.enter_context(open_regular(path / name))
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise LogInUseError(path=str(path), holder=_holder(file.fileno())) from error
+            self._held = stack.pop_all()
+
+    def close(self) -> None:
+        """Let others have the folder; may be called twice."""
+        self._held.close()
 
 
 def _holder(lock: int) -> int:

@@ -1,13 +1,15 @@
 """A pserver's training from its disk: the newest snapshot, and the log behind it.
 
 The folder has the snapshots, and the log in ``log/``. A training begins with a snapshot at
-position 0, which says what the job is; so without any snapshot there is nothing to recover.
+position 0, which says what the job is; so without any snapshot there is nothing to recover. An
+owner that has followed another one begins with a snapshot at the position that it came to.
 
 State = snapshot + commands behind its position. Commands are executed as they were when they
 came, so the machine has the state of the server that wrote them, to the bit, up to the last one
 that is on the disk.
 """
 
+import asyncio
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,8 +25,7 @@ from paramfleet_pserver.durability.snapshot_files import (
 from paramfleet_pserver.tables.owners import Owners
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.errors import FleetError
-from paramfleet_shared.errors.logs import LogDamagedError, ReplayError, SnapshotDamagedError
-from paramfleet_shared.net.wire.message import MalformedMessageError
+from paramfleet_shared.errors.logs import LogDamagedError, ReplayError
 from paramfleet_shared.settings.failpoints import failpoint
 
 __all__ = ["LOG_FOLDER", "Recovered", "recover"]
@@ -57,7 +58,7 @@ class Recovered(NamedTuple):
 
 
 async def recover(
-    folder: Path, *, job: str, store: TableStore, owners: Owners
+    folder: Path, *, job: str, store: TableStore, owners: Owners, begun: int = 0
 ) -> Recovered | None:
     """Return the training that a folder holds; None if it holds none.
 
@@ -66,6 +67,7 @@ async def recover(
         job: The job's name, its epoch included.
         store: Where tables go; empty. After an error it is of no use.
         owners: Who works on them; they have nothing to do.
+        begun: The log begins behind this position: a snapshot of it may be without one.
 
     Raises:
         LogInUseError: if another process has the folder.
@@ -81,16 +83,12 @@ async def recover(
     has_log = any((folder / LOG_FOLDER).glob("segment-*.log"))
     if snapshot is None and not has_log:
         return None
-    if snapshot is None or (snapshot.position and not has_log):
+    if snapshot is None or (snapshot.position > begun and not has_log):
         reason = "of its log and the snapshot before it one is lacking"
         raise LogDamagedError(path=str(folder), offset=0, position=0, reason=reason)
     log = open_log(folder / LOG_FOLDER, job=job, held=snapshot.position)
     try:
-        try:
-            machine = await restore(read_snapshot(snapshot, job=job), store, owners)
-        except MalformedMessageError as error:
-            reason = f"{snapshot.path}: {error}"
-            raise SnapshotDamagedError(part=0, reason=reason) from error
+        machine = await restore(read_snapshot(snapshot, job=job), store, owners)
         position = snapshot.position
         num_bytes, gap = 0, None
         for position, _, body in log.commands(snapshot.position + 1):
@@ -118,18 +116,19 @@ def _execute(machine: Machine, body: bytearray, position: int, folder: Path) -> 
         ReplayError: if it is refused: the server that wrote it had accepted it.
     """
     try:
-        machine.execute(from_bytes(body, machine.store))
+        machine.execute(from_bytes(body, machine.store), alone=True)
     except FleetError as error:
         path = str(folder / LOG_FOLDER)
         raise ReplayError(path=path, position=position, reason=str(error)) from error
 
 
 async def _settle(machine: Machine, owners: Owners) -> None:
-    """Wait until all owners have carried out what they were given.
+    """Wait until all owners have carried out what they were given; others have the loop then.
 
     Raises:
         TablesDamagedError: if one could not.
     """
+    await asyncio.sleep(0)  # where all was carried out here, nothing else waits
     await machine.settle()
     await owners.settle()
     machine.check_whole()

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TypeVar
 
 from paramfleet_pserver.commands.snapshot.writing import MachineImage
 from paramfleet_pserver.durability.snapshot_files import SnapshotDraft, SnapshotFile
+from paramfleet_shared.system.threads import background_threads
 
 __all__ = ["save_snapshot"]
 
@@ -59,7 +59,7 @@ class _Thread:
     """Runs one function after the other; what was cancelled before it began isn't run."""
 
     def __init__(self) -> None:
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="snapshot")
+        self._executor = background_threads(1, "snapshot")
 
     def run(self, act: Callable[[], T]) -> asyncio.Future[T]:
         return asyncio.get_running_loop().run_in_executor(self._executor, act)

@@ -21,7 +21,14 @@ from typing import NamedTuple
 
 from paramfleet_shared.errors.logs import SnapshotDamagedError, SnapshotOfOtherJobError
 from paramfleet_shared.files.regular_files import CREATE, open_regular
-from paramfleet_shared.net.wire.message import Buffer, Message, decode, encode
+from paramfleet_shared.net.wire.message import (
+    Buffer,
+    MalformedMessageError,
+    Message,
+    WireVersionError,
+    decode,
+    encode,
+)
 from paramfleet_shared.settings.failpoints import failpoint
 
 __all__ = [
@@ -169,7 +176,6 @@ def read_snapshot(snapshot: SnapshotFile, *, job: str) -> Iterator[Message]:
         SnapshotOfOtherJobError: if it is of another job.
         SnapshotDamagedError: if a message isn't what was written.
         OSError: if the system refuses.
-        MalformedMessageError: if a message is none.
     """
     try:
         file = open_regular(snapshot.path)
@@ -193,7 +199,19 @@ def read_snapshot(snapshot: SnapshotFile, *, job: str) -> Iterator[Message]:
             body = bytearray(length)
             if file.readinto(body) != length or zlib.crc32(body) != checksum:
                 raise SnapshotDamagedError(part=part, reason="its checksum is wrong")
-            yield decode(body)
+            yield _message_of(body, part)
+
+
+def _message_of(body: bytearray, part: int) -> Message:
+    """Return a frame's message.
+
+    Raises:
+        SnapshotDamagedError: if it is none, or one of another version.
+    """
+    try:
+        return decode(body)
+    except (MalformedMessageError, WireVersionError) as error:
+        raise SnapshotDamagedError(part=part, reason=str(error)) from error
 
 
 def _check_header(file: BufferedReader, snapshot: SnapshotFile, job: str) -> int:

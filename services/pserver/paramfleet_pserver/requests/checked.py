@@ -19,7 +19,7 @@ from paramfleet_pserver.tables.parts import DensePart, SparsePart
 from paramfleet_pserver.tables.table import SparseTable, Table
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.errors.served import AnswerTooLargeError
-from paramfleet_shared.net.wire.identity import ChangeIdentity
+from paramfleet_shared.net.wire.identity import PROGRESS, ChangeIdentity
 from paramfleet_shared.net.wire.limits import DEFAULT_LIMITS
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message
 from paramfleet_shared.tables.encoding import WIRE_DTYPES, WireDtype, room_bytes, room_for
@@ -27,10 +27,13 @@ from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.values.ids import Rank, Step
 
 __all__ = [
+    "ON_WORKER_LOSS",
+    "Confirms",
     "DeclareRequest",
     "ExchangePart",
     "ExchangeRequest",
     "Mode",
+    "OnWorkerLoss",
     "PullPart",
     "PullRequest",
     "PushPart",
@@ -44,9 +47,14 @@ __all__ = [
 ]
 
 Mode = Literal["sync", "async", "geo", "localsgd", "gpubox"]
+OnWorkerLoss = Literal["wait", "shrink"]
+ON_WORKER_LOSS: tuple[OnWorkerLoss, ...] = ("wait", "shrink")
 MODES: tuple[Mode, ...] = ("sync", "async", "geo", "localsgd", "gpubox")
 MAX_ANSWER_BYTES = DEFAULT_LIMITS.max_body_bytes
 """A worker takes no longer body."""
+
+MAX_PROGRESS_BYTES = 8 << 20
+"""Of what a change says of where its worker is."""
 
 _PullIds = Literal["plain", "delta", "pulled", "known"]
 _PULL_IDS: tuple[_PullIds, ...] = ("plain", "delta", "pulled", "known")
@@ -62,6 +70,7 @@ class DeclareRequest:
     max_staleness: int | None
     sync_batch_norm: bool
     async_rate: AsyncRate
+    on_worker_loss: OnWorkerLoss
     rank: Rank
     incarnation: int
 
@@ -81,6 +90,14 @@ class PullPart(NamedTuple):
     """By which number a push may name the ids; None keeps them not."""
 
 
+class Confirms(NamedTuple):
+    """A worker says that its parts of all steps before one are with every pserver."""
+
+    rank: Rank
+    incarnation: int
+    step: Step
+
+
 class PullRequest(NamedTuple):
     """What a worker reads."""
 
@@ -89,6 +106,10 @@ class PullRequest(NamedTuple):
     """Whose push may name the ids; None where none are kept."""
     min_version: int
     parts: tuple[PullPart, ...]
+    version: int | None = None
+    """Of sync: how many steps the values have, no more; None for as many as there are."""
+    confirms: Confirms | None = None
+    """Which of the worker's parts are with all pservers, where that is asked for."""
 
 
 class PushPart(NamedTuple):
@@ -111,6 +132,8 @@ class PushRequest(NamedTuple):
     """The first step that is in it, if pushes of steps before may come later; None if all have
     come."""
     parts: tuple[PushPart, ...]
+    progress: NDArray[np.uint8] | None = None
+    """Where the worker is after the step, for a process that is started in its place."""
 
     @property
     def rank(self) -> Rank:
@@ -149,6 +172,8 @@ class ExchangeRequest(NamedTuple):
     continues: bool
     """Whether more of the exchange will come by another message."""
     parts: tuple[ExchangePart, ...]
+    progress: NDArray[np.uint8] | None = None
+    """As ``PushRequest.progress``."""
 
     @property
     def rank(self) -> Rank:
@@ -175,6 +200,7 @@ def declare_request(message: Message) -> DeclareRequest:
         max_staleness=fields.optional_integer("max_staleness"),
         sync_batch_norm=fields.flag("sync_batch_norm"),
         async_rate=fields.choice("async_rate", ASYNC_RATES, "full"),
+        on_worker_loss=fields.choice("on_worker_loss", ON_WORKER_LOSS, "wait"),
         rank=Rank(fields.integer("rank")),
         incarnation=fields.integer("incarnation"),
     )
@@ -247,6 +273,8 @@ def pull_request(message: Message, store: TableStore) -> PullRequest:
         incarnation=fields.integer("incarnation") if keeps else None,
         min_version=fields.integer("min_version"),
         parts=tuple(parts),
+        version=fields.optional_integer("version"),
+        confirms=_confirms_of(fields, rank),
     )
 
 
@@ -313,6 +341,7 @@ def push_request(message: Message, store: TableStore, *, pieces: bool = False) -
             PushPart(table=table, content=content, lr=part.number("lr"))
             for table, content, part in changes
         ),
+        progress=_progress_of(message),
     )
 
 
@@ -339,7 +368,30 @@ def exchange_request(message: Message, store: TableStore) -> ExchangeRequest:
             )
             for table, content, part in changes
         ),
+        progress=_progress_of(message),
     )
+
+
+def _confirms_of(fields: Fields, rank: Rank) -> Confirms | None:
+    step = fields.optional_integer("confirms")
+    if step is None:
+        return None
+    return Confirms(rank, fields.integer("incarnation"), Step(step))
+
+
+def _progress_of(message: Message) -> NDArray[np.uint8] | None:
+    """Return what a change says of where its worker is; None if it says nothing.
+
+    Raises:
+        MalformedMessageError: if it isn't bytes, or has too many.
+    """
+    found = message.tensors.get(PROGRESS)
+    if found is None:
+        return None
+    if found.dtype != np.uint8 or found.ndim != 1 or len(found) > MAX_PROGRESS_BYTES:
+        rule = f"must be at most {MAX_PROGRESS_BYTES} bytes"
+        raise MalformedMessageError(where="tensor 'progress'", rule=rule)
+    return found
 
 
 def _answer_bytes(before: int, table: Table, shape: tuple[int, ...], wire: WireDtype) -> int:

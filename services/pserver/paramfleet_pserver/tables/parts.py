@@ -25,6 +25,7 @@ __all__ = [
     "Piece",
     "SparsePart",
     "Update",
+    "encode_values",
     "is_counted",
     "pull_rows",
     "push_guarded_rows",
@@ -265,7 +266,11 @@ def _square_of_values(part: DensePart) -> float:
 
 def read_values(dense: DenseRange, where: slice, wire: WireDtype, out: Encoded) -> None:
     """Copy some of a range's values to ``out``, as they are to travel."""
-    values = dense.values[where]
+    encode_values(dense.values[where], wire, out)
+
+
+def encode_values(values: NDArray[np.float32], wire: WireDtype, out: Encoded) -> None:
+    """Copy values of a dense table to ``out``, as they are to travel."""
     for piece in pieces_of(len(values)):
         encode_rows(values[piece], wire, out=_part_of(out, piece))
 

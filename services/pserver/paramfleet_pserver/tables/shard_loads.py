@@ -86,11 +86,12 @@ class RowCounter:
             self._num_turns = rows.num_turns
             self._num_counted = 0
             self.rows[:] = 0
-        ids = rows.live_ids(self._num_counted, COUNTED_ROWS)
+        stop = self._num_counted + COUNTED_ROWS
+        ids = rows.live_ids(self._num_counted, stop - self._num_counted)
         offsets = route(ids, self._num_shards).offsets
         first, last = self._shards.start, self._shards.stop
         self.rows += np.diff(offsets[first : last + 1])
-        self._num_counted = min(self._num_counted + COUNTED_ROWS, rows.num_slots)
+        self._num_counted = min(stop, rows.num_slots)
 
 
 def busiest(

@@ -3,13 +3,14 @@
 A push is answered when it is kept. When its step is applied the pulls that waited for it go on.
 """
 
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from typing_extensions import override
 
 from paramfleet_pserver.commands.applying import StepApplier, StepListener
-from paramfleet_pserver.core.totals import StepTotals
+from paramfleet_pserver.core.totals import KeptTotal, StepTotals
 from paramfleet_pserver.requests.total_requests import TotalRequest
 from paramfleet_pserver.waiting.waiters import Parking
 from paramfleet_shared.errors import FleetError
@@ -63,6 +64,18 @@ class Waits:
     def settle(self) -> None:
         """Add up the sums that wait for nobody any more."""
 
+    def kept_totals(self) -> list[KeptTotal]:
+        """Return the parts of sums that are here, and the sums of the step."""
+        return []
+
+    def restore_totals(self, kept: Iterable[KeptTotal]) -> None:
+        """Go on with the sums that another server had.
+
+        Raises:
+            FleetError: if they can't be.
+        """
+        del kept
+
     def fail(self, error: FleetError) -> None:
         """Fail every request that waits, and all that will."""
 
@@ -106,6 +119,15 @@ class SyncWaits(Waits, StepListener):
     def settle(self) -> None:
         """Add up the sums that wait for nobody any more: a worker has pushed, or left."""
         self._awaiting_totals.wake(self._totals.settle(self._reservoir.missing()))
+
+    @override
+    def kept_totals(self) -> list[KeptTotal]:
+        return self._totals.kept()
+
+    @override
+    def restore_totals(self, kept: Iterable[KeptTotal]) -> None:
+        self._totals.restore(kept)
+        self.settle()
 
     @override
     async def total(self, part: TotalRequest, deadline: float | None) -> "Total":

@@ -1,7 +1,7 @@
 """A training for those who wait for it: the state machine, and requests parked beside it."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from paramfleet_pserver.commands.records import (
     Join,
     Leave,
     Lose,
+    Retire,
 )
 from paramfleet_pserver.commands.terms import Terms
 from paramfleet_pserver.core.identities import IdentityWindow
@@ -42,13 +43,20 @@ class Training:
         machine: Its state.
         clock: By whose time deadlines are meant.
         journal: Takes each command that is executed; None keeps none.
+        check: Passes while commands may be executed here; None lets them always be.
     """
 
     def __init__(
-        self, machine: Machine, *, clock: Clock, journal: Journal | None = None
+        self,
+        machine: Machine,
+        *,
+        clock: Clock,
+        journal: Journal | None = None,
+        check: Callable[[], None] | None = None,
     ) -> None:
         self.machine = machine
         self.journal = journal
+        self._check = check
         self._turns: Parking[tuple[Rank, Step]] = Parking(clock=clock)
         self._losses: dict[Rank, float] = {}
         mode = self.machine.mode
@@ -92,12 +100,14 @@ class Training:
         """Execute a command as ``Machine.execute`` does, and wake who waited for it.
 
         Raises:
-            UnavailableError: if the disk doesn't take it, where there is a journal; nothing is
-                changed. See ``Journal.encoded``.
+            UnavailableError: if the disk doesn't take it, where there is a journal, or another
+                process is about to own this; nothing is changed. See ``Journal.encoded``.
         """
         journal, body = self.journal, b""
         if journal is not None:
             try:
+                if self._check is not None:
+                    self._check()
                 body = journal.encoded(command)
             except BaseException:
                 if claims is not None:
@@ -108,7 +118,7 @@ class Training:
         if journal is not None:
             failpoint("after_apply_before_log")
             journal.note(command, body, outcome)
-        if isinstance(command, Contribute | Leave):
+        if isinstance(command, Contribute | Leave | Retire):
             self.waits.settle()
         if outcome.is_gone and isinstance(command, Leave | Lose | Join):
             self._losses.pop(command.rank, None)
@@ -172,7 +182,13 @@ class Training:
         return {
             "mode": self.terms.mode,
             "max_staleness": self.machine.max_staleness,
+            "on_worker_loss": self.terms.on_worker_loss,
             "members": [{"rank": rank, "steps": committed[rank]} for rank in sorted(committed)],
+            "lives": [
+                [rank, life]
+                for rank, life in sorted(self.machine.lives.items())
+                if rank in committed
+            ],
             "parked": self.machine.gate.statistics().parked,
             **self.waits.facts(),
         }

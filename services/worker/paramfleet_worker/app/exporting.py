@@ -5,7 +5,7 @@ Shape legend: n = rows, D = row width.
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,39 @@ from paramfleet_shared.files.documents import read_content, read_document
 from paramfleet_shared.files.tensorfile import write_tensors
 from paramfleet_worker.config import ExportFormat
 
-__all__ = ["WordsError", "export_table"]
+__all__ = ["ExportFormatError", "Exported", "WordsError", "export_table"]
+
+_BY_SUFFIX: dict[str, ExportFormat] = {
+    ".npy": "npy",
+    ".safetensors": "safetensors",
+    ".txt": "word2vec",
+    ".vec": "word2vec",
+}
+"""Of files that say by their names what they hold."""
+
+_USUAL: ExportFormat = "safetensors"
+"""Of others."""
+
+
+class ExportFormatError(ContractError):
+    """A table is to be exported in another format than its file's name says."""
+
+    code = "contract.export_format"
+    path: str
+    by_name: str
+    format: str
+    sentence = (
+        "{path}: a file of this name holds {by_name}, and --format says {format}: leave "
+        "--format out, or name another file"
+    )
+
+
+class Exported(NamedTuple):
+    """What was written."""
+
+    rows: int
+    files: tuple[Path, ...]
+    """The first one is that which was named."""
 
 
 class WordsError(ContractError):
@@ -33,10 +65,10 @@ def export_table(
     checkpoint: Path,
     *,
     table: str,
-    format: ExportFormat,  # noqa: A002 - the option's name
+    format: ExportFormat | None = None,  # noqa: A002 - the option's name
     output: Path,
     words: Path | None = None,
-) -> int:
+) -> Exported:
     """Write the rows of a sparse table, sorted by id, without optimizer state.
 
     ``npy`` writes rows float32 [n, D] to ``output`` and ids int64 [n] beside it, to
@@ -46,15 +78,18 @@ def export_table(
     Args:
         checkpoint: A folder that ``fleet.save_persistables`` wrote.
         table: The table's name.
-        format: One of the above.
+        format: One of the above; what the suffix of ``output`` says if not given: ``.npy``,
+            ``.safetensors``, or ``.txt`` and ``.vec`` for ``word2vec``, and ``safetensors`` for
+            another.
         output: The file; one of that name is replaced.
         words: For ``word2vec``: a file whose line i, from 0, is the word of id i, perhaps
             with a blank and its count. Ids are words themselves without it.
 
     Returns:
-        How many rows there are.
+        How many rows there are, and where.
 
     Raises:
+        ExportFormatError: if the suffix of ``output`` is that of another format.
         ManifestError: if the folder isn't a checkpoint.
         CheckpointDamagedError: if a file isn't what was saved.
         NoSuchTableError: if it has no such table.
@@ -69,21 +104,27 @@ def export_table(
     ):
         reason = "is in the folder of a checkpoint or an export; name a file elsewhere"
         raise CheckpointWriteError(path=str(output), reason=reason)
+    by_name = _BY_SUFFIX.get(output.suffix.lower())
+    kind = format or by_name or _USUAL
+    if by_name not in {None, kind}:
+        raise ExportFormatError(path=str(output), by_name=str(by_name), format=kind)
     whole = load_rows(checkpoint, table)
-    names = _names(whole.ids, words) if format == "word2vec" else iter(())
+    names = _names(whole.ids, words) if kind == "word2vec" else iter(())
+    files: tuple[Path, ...] = (output,)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        if format == "safetensors":
+        if kind == "safetensors":
             tensors: dict[str, NDArray[Any]] = {"ids": whole.ids, "rows": whole.rows}
             _replace(output, lambda path: write_tensors(path, tensors, {"table": table}))
-        elif format == "npy":
-            _replace(output.with_suffix(".ids.npy"), lambda path: _save_array(path, whole.ids))
+        elif kind == "npy":
+            files += (output.with_suffix(".ids.npy"),)
+            _replace(files[-1], lambda path: _save_array(path, whole.ids))
             _replace(output, lambda path: _save_array(path, whole.rows))
         else:
             _replace(output, lambda path: _save_text(path, names, whole.rows))
     except OSError as error:
         raise CheckpointWriteError(path=str(output), reason=str(error)) from error
-    return len(whole.ids)
+    return Exported(len(whole.ids), files)
 
 
 def _is_below(output: Path, checkpoint: Path) -> bool:

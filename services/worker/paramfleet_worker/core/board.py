@@ -17,6 +17,8 @@ WORKER_COLUMNS = (
 TABLE_COLUMNS = ("name", "tier", "rows", "bytes", "pulls", "pushes")
 SHARD_COLUMNS = ("table", "shard", "server", "rows", "bytes", "pulled", "pushed")
 AUDIT_COLUMNS = ("number", "at", "who", "peer", "action", "before", "after")
+PROCESS_COLUMNS = ("index", "host", "groups", "follows", "state")
+GROUP_COLUMNS = ("group", "owner", "term", "follower", "lag", "moves_to", "protected")
 BARRIER_COLUMNS = ("name", "generation", "arrived", "missing")
 
 
@@ -38,11 +40,19 @@ def board(status: Mapping[str, Any], *, width: int = 120) -> list[str]:
     lines.append("time: d data  < pull  # compute  > push  . waiting  p paused")
     lines.append("")
     of_servers = ("index", "requests_per_s", "request_ms", "rows", "bytes", "last_seen_s")
-    lines += rows_of(status["servers"], of_servers)
+    plan = status.get("plan")
+    hosts = ("process",) if plan else ()
+    lines += rows_of(status["servers"], (of_servers[0], *hosts, *of_servers[1:]))
+    lines += _of_plan(plan) if plan else []
     lines += [
         f"server {each['index']} is lost; the job waits {_shown(each['waits_s'])} s more for it"
         for each in status["servers"]
         if each.get("waits_s") is not None
+    ]
+    lines += [
+        f"server {each['index']}: its disk takes no change ({each['disk_fault']}); pushes wait"
+        for each in status["servers"]
+        if each.get("disk_fault")
     ]
     lines += [
         f"barrier {each['name']}: waiting for {_shown(each['missing'])}"
@@ -51,6 +61,24 @@ def board(status: Mapping[str, Any], *, width: int = 120) -> list[str]:
     straggler = status["straggler"]
     lines += ["", straggler["words"] if straggler else "no worker is behind"]
     return [line[:width] for line in lines]
+
+
+def _of_plan(plan: Mapping[str, Any]) -> list[str]:
+    """Return who hosts, follows and gets what."""
+    processes = [
+        {**each, "state": _state_of(each)} for each in plan["processes"] if each["alive"]
+    ]
+    lines = ["", *rows_of(processes, PROCESS_COLUMNS)]
+    if plan["wanted"] and plan["wanted"] != len(processes):
+        lines.append(f"{plan['wanted']} processes are asked for, {len(processes)} are there")
+    lines += ["", *rows_of(plan["groups"], GROUP_COLUMNS)]
+    if plan["unprotected"]:
+        lines.append(f"without a follower: groups {_shown(plan['unprotected'])}")
+    return lines
+
+
+def _state_of(process: Mapping[str, Any]) -> str:
+    return "draining" if process["draining"] else "serving"
 
 
 def rows_of(items: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> list[str]:

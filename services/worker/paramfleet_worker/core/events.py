@@ -23,7 +23,9 @@ __all__ = [
     "Review",
     "Reviewed",
     "Signal",
+    "Start",
     "Tick",
+    "Wanted",
     "WatchMembers",
     "describe_exit",
 ]
@@ -78,6 +80,8 @@ class Reviewed:
     record: FailureRecord | None = None
     """Why the job failed; None if it hasn't, or no registry answers."""
     finished: bool = False
+    shrinks: bool = False
+    """Whether it goes on without a worker that isn't started again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +101,14 @@ class Tick:
     """Time passed; nothing else happened."""
 
 
-Event = Exited | RecordRead | Reviewed | MembersLeft | Interrupted | Tick
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The job trains, and an operator wants so many processes for its pservers."""
+
+    processes: int
+
+
+Event = Exited | RecordRead | Reviewed | MembersLeft | Interrupted | Tick | Wanted
 
 
 # -- what to do
@@ -164,13 +175,20 @@ class Lose:
 
 
 @dataclass(frozen=True, slots=True)
+class Start:
+    """Start one more process of the job."""
+
+    name: ProcessName
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """Everything ended: exit with this code."""
 
     code: int
 
 
-Action = Consult | Review | Restart | WatchMembers | Signal | Report | Lose | Finish
+Action = Consult | Review | Restart | WatchMembers | Signal | Report | Lose | Start | Finish
 
 
 def describe_exit(code: int) -> str:

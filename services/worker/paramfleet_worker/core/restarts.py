@@ -4,6 +4,7 @@ Plain decisions: ``now`` is an argument, in seconds.
 """
 
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from paramfleet_worker.core.events import ProcessName
@@ -11,13 +12,19 @@ from paramfleet_worker.core.events import ProcessName
 __all__ = ["Restarts"]
 
 FIRST_BACKOFF_S = 0.1
+"""Between a death and the next start, at least."""
 
 MAX_BACKOFF_S = 2.0
+"""Between two starts of one process, at least, once it has died several times in a row. What
+has lived for longer is no loop that has to be slowed down."""
 
-NEW_COUNT_S = 60.0
-"""A process that has lived for so long has started well: its restarts are counted anew."""
+NEW_COUNT_S = 20.0
+"""A process that was killed after so long had started well: its restarts are counted anew."""
 
-ROLES = ("pserver", "coordinator", "redis")
+OWN_END_NEW_COUNT_S = 600.0
+"""The same for one that ended by itself: its next process may come to the same error."""
+
+ROLES = frozenset({"pserver", "coordinator", "redis"})
 """Those that go on from what a disk, the registry or the members have."""
 
 
@@ -38,10 +45,12 @@ class Restarts:
 
     Args:
         most: How often a process is started again in a row; 0 for never.
+        roles: Of which roles.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, roles: AbstractSet[str] = ROLES) -> None:
         self.most = most
+        self._roles = roles
         self._lives: dict[ProcessName, _Life] = {}
 
     @property
@@ -51,12 +60,19 @@ class Restarts:
 
     def concern(self, name: ProcessName) -> bool:
         """Return whether a process of this role is started again at all."""
-        return self.most > 0 and name.role in ROLES
+        return self.most > 0 and name.role in self._roles
 
-    def note_death(self, name: ProcessName, now: float) -> None:
-        """Take in that a process died; ``grant`` or ``forget`` comes next."""
+    def note_death(self, name: ProcessName, now: float, *, was_killed: bool) -> None:
+        """Take in that a process died; ``grant`` or ``forget`` comes next.
+
+        Args:
+            name: It.
+            now: The time.
+            was_killed: Whether a signal ended it, and no error of its own.
+        """
         life = self._lives.setdefault(name, _Life())
-        if life.started_at is not None and now - life.started_at >= NEW_COUNT_S:
+        well_after_s = NEW_COUNT_S if was_killed else OWN_END_NEW_COUNT_S
+        if life.started_at is not None and now - life.started_at >= well_after_s:
             life.count = 0
         life.is_down, life.due = True, None
 
@@ -65,7 +81,10 @@ class Restarts:
         life = self._lives[name]
         if life.count >= self.most:
             return False
-        life.due = now + min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2.0**life.count)
+        life.due = now + FIRST_BACKOFF_S
+        if life.started_at is not None:
+            between_s = min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2.0**life.count)
+            life.due = max(life.due, life.started_at + between_s)
         return True
 
     def forget(self, names: Iterable[ProcessName]) -> None:

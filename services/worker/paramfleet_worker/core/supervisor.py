@@ -18,7 +18,7 @@ An interrupt passes through BLAMING too where other machines must be notified of
 
 Where a pserver's training is on a disk, a pserver, coordinator or registry that died is started
 again, after a look at whether the job has ended, and the phase stays; only what dies again and
-again is a failure.
+again is a failure. So is a worker where workers return.
 
 BLAMING exists because the first process to exit is not always the one to blame:
 when a member elsewhere dies, or one here hangs, the others end *because* of it. The
@@ -28,6 +28,7 @@ asks for it once before it reports.
 
 import signal
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from enum import Enum, auto
 
 from paramfleet_worker.core.events import (
@@ -47,11 +48,13 @@ from paramfleet_worker.core.events import (
     Review,
     Reviewed,
     Signal,
+    Start,
     Tick,
+    Wanted,
     WatchMembers,
     describe_exit,
 )
-from paramfleet_worker.core.restarts import Restarts
+from paramfleet_worker.core.restarts import ROLES, Restarts
 
 __all__ = ["Phase", "Supervisor"]
 
@@ -103,11 +106,13 @@ class Supervisor:
         registry: The one among them that is the job's Redis, if it is ours.
         alone: Whether the whole job runs under this launcher.
         elastic: Whether the job goes on without a worker that failed.
-        restarts: How often in a row a pserver, the coordinator and the registry are started
-            again.
+        restarts: How often in a row a process is started again.
+        restarted: The roles that are.
+        groups: Of pservers, where processes are started for them as they are wanted; no more
+            than that.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (all but the first by keyword)
         self,
         names: Iterable[ProcessName],
         *,
@@ -115,8 +120,11 @@ class Supervisor:
         alone: bool,
         elastic: bool = False,
         restarts: int = 0,
+        restarted: AbstractSet[str] = ROLES,
+        groups: int = 0,
     ) -> None:
-        self._restarts = Restarts(restarts)
+        self._groups = groups
+        self._restarts = Restarts(restarts, restarted)
         self._elastic = elastic
         self._settle_s = SETTLE_WITHIN_S + (LOSE_WITHIN_S if elastic else 0.0)
         self._alive = set(names)
@@ -175,10 +183,12 @@ class Supervisor:
                 actions += self._exited(name, code, now)
             case RecordRead(record, silent_s):
                 actions += self._read(record, silent_s)
-            case Reviewed(name, record, finished):
-                actions += self._reviewed(name, record, now, finished=finished)
+            case Reviewed(name, record, finished, shrinks):
+                actions += self._reviewed(name, record, now, finished=finished, shrinks=shrinks)
             case MembersLeft():
                 self._members_left = True
+            case Wanted(processes):
+                actions += self._add(processes)
             case Interrupted(number):
                 actions += self._interrupted(number, now)
             case Tick():
@@ -195,7 +205,7 @@ class Supervisor:
                 if code != 0 and self._may_lose(name):
                     return [Lose(name, describe_exit(code)), *self._ended_well(now)]
                 if self._may_restart(name, code):
-                    return self._review(name, now)
+                    return self._review(name, code, now)
                 if code != 0 or name == self._registry:
                     return self._suspect(name, describe_exit(code), now)
                 return self._ended_well(now)
@@ -205,21 +215,40 @@ class Supervisor:
             case Phase.ENDING | Phase.ENDED:
                 return []
 
+    def _add(self, processes: int) -> list[Action]:
+        """Start the processes for pservers that are wanted and aren't there."""
+        if self._phase is not Phase.RUNNING:
+            return []
+        wanted = [
+            ProcessName("pserver", index) for index in range(min(processes, self._groups))
+        ]
+        new = [n for n in wanted if n not in self._alive and n not in self._restarts.down]
+        self._alive.update(new)
+        for name in new:
+            self._exits.pop(name, None)
+        return [Start(name) for name in new]
+
     def _may_restart(self, name: ProcessName, code: int) -> bool:
         """Return whether the job may go on with another process in the place of one."""
         if self._phase is Phase.PARTING or not self._restarts.concern(name):
             return False
         return code != 0 or name == self._registry
 
-    def _review(self, name: ProcessName, now: float) -> list[Action]:
+    def _review(self, name: ProcessName, code: int, now: float) -> list[Action]:
         """Ask whether the job has ended: then its members end because of it."""
-        self._restarts.note_death(name, now)
+        self._restarts.note_death(name, now, was_killed=code < 0)
         if name != self._registry:
             return [Review(name)]
         return self._reviewed(name, None, now, finished=False)  # nobody else could be asked
 
     def _reviewed(
-        self, name: ProcessName, record: FailureRecord | None, now: float, *, finished: bool
+        self,
+        name: ProcessName,
+        record: FailureRecord | None,
+        now: float,
+        *,
+        finished: bool,
+        shrinks: bool = False,
     ) -> list[Action]:
         if name not in self._restarts.down or self._phase not in _GOES_ON:
             return []
@@ -230,15 +259,21 @@ class Supervisor:
         if record is None and self._restarts.grant(name, now):
             return []
         self._restarts.forget([name])
+        if record is None and shrinks and name.role == "worker" and self._others_work():
+            return [Lose(name, describe_exit(self._exits[name])), *self._ended_well(now)]
         return self._suspect(name, describe_exit(self._exits[name]), now)
+
+    def _others_work(self) -> bool:
+        """Return whether a worker works or ended well here, or may on another machine."""
+        workers = {each for each in self._alive | self._restarts.down if each.role == "worker"}
+        did = any(other.role == "worker" and not code for other, code in self._exits.items())
+        return bool(workers) or did or not self._alone
 
     def _may_lose(self, name: ProcessName) -> bool:
         """Return whether the job goes on without a process: another worker works or did."""
         if not self._elastic or name.role != "worker":
             return False
-        works = any(other.role == "worker" for other in self._alive)
-        did = any(other.role == "worker" and not code for other, code in self._exits.items())
-        return works or did or not self._alone
+        return self._others_work()
 
     def _ended_well(self, now: float) -> list[Action]:
         if not self._others() and not self._restarts.down:
@@ -248,7 +283,7 @@ class Supervisor:
         if (
             self._phase is Phase.RUNNING
             and self._alone
-            and all(name.role != "worker" for name in self._alive)
+            and all(name.role != "worker" for name in self._alive | self._restarts.down)
         ):
             self._enter(Phase.SETTLING, now)
         return []

@@ -4,12 +4,27 @@ Redis checks the commands inside of scripts, too, so a user has those that the s
 role call, on the keys of its job, and what a connection and ``paramfleet doctor`` need. Nobody
 may run a script that comes along with the call: scripts are loaded first, and in a Redis that
 ``paramfleet launch`` starts by its launcher alone.
+
+Members read all keys of the job, and write those alone that hold what members say. What the
+coordinator decides, as the plan, the placement and who may go on at a barrier, only it writes.
+Redis before 7 can't tell reading from writing: there members may write all keys of the job.
 """
 
 import hashlib
 from collections.abc import Mapping
 
-__all__ = ["COMMANDS", "JOB_COMMANDS", "REDIS_USERS", "access_list", "job_rights", "user_line"]
+__all__ = [
+    "COMMANDS",
+    "JOB_COMMANDS",
+    "READ_ONLY_SINCE",
+    "REDIS_USERS",
+    "access_list",
+    "job_rights",
+    "user_line",
+]
+
+READ_ONLY_SINCE = 7
+"""The first Redis whose users may have keys that they only read."""
 
 _CONNECTION = ("ping", "hello", "select", "client|setname", "info", "time")
 """Redis 7.0 and before don't know ``CLIENT SETINFO``; redis-py does without it."""
@@ -38,20 +53,41 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
 
 REDIS_USERS = tuple(COMMANDS)
 
+_OF_MEMBERS = (
+    "epoch", "lives", "launchers", "doctor",
+    "[0-9]*:members", "[0-9]*:beats", "[0-9]*:ends", "[0-9]*:facts", "[0-9]*:failure",
+)  # fmt: skip
+"""What members and their launchers write: that they live, and how they are and ended. The epoch
+and the lives they write again for a Redis that has lost them."""
 
-def access_list(job: str, digests: Mapping[str, str]) -> str:
+_WRITTEN: Mapping[str, tuple[str, ...]] = {
+    "coordinator": ("*",),
+    "pserver": _OF_MEMBERS,
+    "worker": (*_OF_MEMBERS, "[0-9]*:gather:*"),
+}
+"""By user: the keys of a job that it writes."""
+
+
+def access_list(job: str, digests: Mapping[str, str], *, redis: int = READ_ONLY_SINCE) -> str:
     """Return the file; no other user has access.
 
     Args:
         job: Whose keys they may touch.
         digests: By user, the SHA-256 of its password, in hex.
+        redis: The version that reads it: one before 7 knows no keys that are only read.
     """
     lines = ["user default off resetkeys resetchannels -@all"]
     for user, digest in digests.items():
         rights = " ".join(f"+{command}" for command in COMMANDS[user])
-        keys = f"~paramfleet:{job}:*"
+        keys = _keys_of(user, job) if redis >= READ_ONLY_SINCE else f"~paramfleet:{job}:*"
         lines.append(f"user {user} on #{digest} {keys} resetchannels -@all {rights}")
     return "\n".join(lines) + "\n"
+
+
+def _keys_of(user: str, job: str) -> str:
+    """Return which keys of a job a user reads and which it writes, as Redis 7 takes them."""
+    written = [f"~paramfleet:{job}:{name}" for name in _WRITTEN[user]]
+    return " ".join([f"%R~paramfleet:{job}:*", *written])
 
 
 def job_rights(job: str) -> str:

@@ -1,7 +1,12 @@
 """The registry's atomic writes, in Redis's Lua.
 
-Every script gets the keys of one run of a job in the order of ``Keys.of_run`` and
-refuses a writer that is not the newest: one of an older run (``epoch``), or one whose
+Every script of the coordinator gets the keys of one run of a job in the order of
+``Keys.of_run``. Those of members get the keys that members write, in the order of
+``Keys.of_member``, and among their arguments the names of others that they read: Redis takes
+each key of a script for one that it writes, and members may not write what the coordinator
+decides.
+
+Each refuses a writer that is not the newest: one of an older run (``epoch``), or one whose
 role and index a newer process has (``fenced``). A writer that is newer than what Redis
 knows restores it, because then Redis was restarted empty or with old data; one that is newer by
 more than old data explain is refused, too (``unissued``).
@@ -16,11 +21,13 @@ __all__ = [
     "CLAIM",
     "EVICT",
     "FAIL",
+    "KNOWN",
     "LOSE",
     "PUT",
     "REGISTER",
     "RELEASE",
     "RESIGN",
+    "RESTORE",
     "SCRIPTS",
     "TICK",
     "VOUCH",
@@ -28,6 +35,10 @@ __all__ = [
     "WRITE_JOB",
     "Keys",
 ]
+
+
+KNOWN = "known/"
+"""What names in ``facts`` begin with under which members say what they know of a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +57,45 @@ class Keys:
         return f"paramfleet:{self.job}:{name}"
 
     def of_run(self, epoch: int, *more: str) -> list[str]:
-        """Return the keys a script gets, and after them those of ``more``."""
-        own = ("job", "members", "beats", "ends", "facts", "released", "open", *more)
+        """Return the keys a coordinator's script gets, and after them those of ``more``."""
+        own = ("job", "members", "beats", "ends", "facts", "released", "open", "failure")
         job = [self.of_job(name) for name in ("epoch", "coordinator", "lives")]
-        runs = [f"paramfleet:{self.job}:{epoch}:{name}" for name in own]
+        runs = [self._of_run(epoch, name) for name in (*own, *more)]
         return [*job, *runs[:7], self.of_job("launchers"), *runs[7:]]
+
+    def of_member(self, epoch: int, *more: str) -> list[str]:
+        """Return the keys a member's script gets, and after them those of ``more``."""
+        own = ("members", "beats", "ends", "facts", "failure", *more)
+        job = [self.of_job(name) for name in ("epoch", "lives")]
+        return [*job, *(self._of_run(epoch, name) for name in own)]
+
+    def of_decisions(self, epoch: int) -> str:
+        """Return the key of what the coordinator decides about a run."""
+        return self._of_run(epoch, "job")
+
+    def of_failure(self, epoch: int) -> str:
+        """Return the key of the failure that a member has told of."""
+        return self._of_run(epoch, "failure")
+
+    def _of_run(self, epoch: int, name: str) -> str:
+        return f"paramfleet:{self.job}:{epoch}:{name}"
 
 
 _NAMES = """
 local EPOCH, COORDINATOR, LIVES, JOB, MEMBERS, BEATS, ENDS, FACTS, RELEASED, OPEN,
-  LAUNCHERS, EXTRA =
+  LAUNCHERS, FAILURE, EXTRA =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10],
-  KEYS[11], KEYS[12]
+  KEYS[11], KEYS[12], KEYS[13]
+"""
+
+_MEMBERS_NAMES = """
+local EPOCH, LIVES, MEMBERS, BEATS, ENDS, FACTS, FAILURE, EXTRA =
+  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local COORDINATOR
+"""
+
+_LAUNCHERS_NAMES = """
+local LAUNCHERS = KEYS[1]
 """
 
 _RIVAL = """
@@ -85,10 +123,9 @@ _MOST_NEWER = 1000
 _MOST_INCARNATIONS = 1 << 31
 """The newest that is restored where Redis knows none."""
 
-_FENCE = (
-    _NAMES
-    + f"local MOST_NEWER, MOST = {_MOST_NEWER}, {_MOST_INCARNATIONS}"
-    + """
+_CHECK = (
+    f"local MOST_NEWER, MOST = {_MOST_NEWER}, {_MOST_INCARNATIONS}"
+    """
 local epoch, field, incarnation = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
 local retention = ARGV[4]
 local newest_epoch = tonumber(redis.call('GET', EPOCH) or '0')
@@ -106,8 +143,20 @@ end
 )
 """Arguments 1 to 4 of every fenced script: epoch, ``role:index``, incarnation, ms to keep."""
 
+_FENCE = _NAMES + _CHECK
+_MEMBERS_FENCE = _MEMBERS_NAMES + _CHECK
+
+_TAKE_FAILURE = """
+local told = redis.call('HGET', FAILURE, 'failure')
+if told and redis.call('HGET', JOB, 'state') ~= 'finished'
+  and redis.call('HSETNX', JOB, 'failure', told) == 1 then
+  redis.call('HSET', JOB, 'state', 'failed')
+end
+"""
+"""The coordinator writes that the job has failed, as a member has told."""
+
 BEAT = (
-    _FENCE
+    _MEMBERS_FENCE
     + """
 redis.call('HSET', MEMBERS, field, ARGV[5])
 redis.call('HINCRBY', BEATS, field, 1)
@@ -115,27 +164,30 @@ if ARGV[6] ~= '' and redis.call('HGET', ENDS, field) ~= 'left' then
   redis.call('HSET', ENDS, field, ARGV[6])
 end
 if ARGV[7] ~= '' then redis.call('HSET', FACTS, field, ARGV[7]) end
-return {'ok', redis.call('HGETALL', JOB), redis.call('EXISTS', COORDINATOR)}
+return {'ok', redis.call('HGETALL', ARGV[8]), redis.call('EXISTS', ARGV[9]),
+  redis.call('HGET', FAILURE, 'failure')}
 """
 )
-"""A member's heartbeat. 5: its record, 6: how its part ended or empty, 7: facts or empty."""
+"""A member's heartbeat. 5: its record, 6: how its part ended or empty, 7: facts or empty, 8:
+the key of the job's decisions, 9: that of the coordinator."""
 
 FAIL = (
-    _FENCE
+    _MEMBERS_FENCE
     + """
-if ARGV[6] and redis.call('HGET', JOB, 'launch') ~= ARGV[6] then return {'ok'} end
-local state = redis.call('HGET', JOB, 'state')
-if state ~= 'finished' and redis.call('HSETNX', JOB, 'failure', ARGV[5]) == 1 then
-  redis.call('HSET', JOB, 'state', 'failed')
+local JOB = ARGV[6]
+if ARGV[7] and redis.call('HGET', JOB, 'launch') ~= ARGV[7] then return {'ok'} end
+if redis.call('HGET', JOB, 'state') ~= 'finished' then
+  redis.call('HSETNX', FAILURE, 'failure', ARGV[5])
+  redis.call('PEXPIRE', FAILURE, retention)
 end
 return {'ok'}
 """
 )
-"""A member ends the job; the first failure stays. 5: the failure, 6: the launch that the run
-must be of, if it matters."""
+"""A member ends the job; the first failure stays. 5: the failure, 6: the key of the job's
+decisions, 7: the launch that the run must be of, if it matters."""
 
 LOSE = (
-    _FENCE
+    _MEMBERS_FENCE
     + """
 local member = redis.call('HGET', MEMBERS, ARGV[5])
 if not member or cjson.decode(member).pid ~= tonumber(ARGV[6]) then return {'ok'} end
@@ -150,7 +202,7 @@ return {'ok'}
 itself. 5: ``role:index``, 6: the process's id, 7: its end, 8: its launch, if it matters."""
 
 PUT = (
-    _FENCE
+    _MEMBERS_FENCE
     + """
 redis.call('HSET', EXTRA, ARGV[6], ARGV[7])
 redis.call('PEXPIRE', EXTRA, ARGV[5])
@@ -158,6 +210,17 @@ return {'ok'}
 """
 )
 """A worker's payload of a gather. 5: ms to keep, 6: rank, 7: payload."""
+
+RESTORE = (
+    _MEMBERS_FENCE
+    + f"""
+redis.call('HSET', FACTS, '{KNOWN}' .. field, ARGV[5])
+redis.call('PEXPIRE', FACTS, retention)
+return {{'ok'}}
+"""
+)
+"""A member says what it knows of a run whose decisions Redis has lost: it may not write these.
+5: what it knows, as JSON."""
 
 CLAIM = (
     _NAMES
@@ -180,9 +243,10 @@ return {'ok', incarnation}
 launcher of another one has a valid lease, the job is that one's."""
 
 VOUCH = (
-    _NAMES
+    _LAUNCHERS_NAMES
     + _RIVAL
     + """
+local COORDINATOR = ARGV[8]
 local launch, part, nonce = ARGV[1], ARGV[2], ARGV[3]
 local text, left_ms = rival(launch, part, nonce)
 if text then return {'launch', text, left_ms} end
@@ -197,10 +261,11 @@ return {'ok'}
 )
 """A launcher says which of its processes live. 1: launch, 2: its part, 3: its nonce, 4: ms of
 its lease, 5: the voucher, 6: ms to keep, 7: 1 to start, when a coordinator of another launch
-refuses it as well. What refuses it comes with the ms that its lease still runs."""
+refuses it as well, 8: the coordinator's key. What refuses it comes with the ms that its lease
+still runs."""
 
 WITHDRAW = (
-    _NAMES
+    _LAUNCHERS_NAMES
     + """
 local held = redis.call('HGET', LAUNCHERS, ARGV[1])
 if held and cjson.decode(string.match(held, ' (.*)')).nonce == ARGV[2] then
@@ -219,13 +284,15 @@ redis.call('PEXPIRE', COORDINATOR, ARGV[5])
 TICK = (
     _FENCE
     + _RENEW
+    + _TAKE_FAILURE
     + """
 return {'ok', redis.call('HGETALL', JOB), redis.call('HGETALL', MEMBERS),
   redis.call('HGETALL', BEATS), redis.call('HGETALL', ENDS), redis.call('HGETALL', FACTS),
   redis.call('HGETALL', RELEASED), redis.call('HGETALL', LAUNCHERS)}
 """
 )
-"""The coordinator renews its lease (5: ms of its lease, 6: its record) and reads the run."""
+"""The coordinator renews its lease (5: ms of its lease, 6: its record) and reads the run, which
+has failed if a member has told so."""
 
 REGISTER = (
     _FENCE
@@ -258,7 +325,7 @@ if life <= gone then redis.call('HSET', LIVES, key, gone + 1) end
 local member = redis.call('HGET', MEMBERS, key)
 if member and cjson.decode(member).incarnation > gone then return {'ok'} end
 redis.call('HSET', ENDS, key, ARGV[7])
-for i = 12, #KEYS do redis.call('SREM', KEYS[i], ARGV[8]) end
+for i = 13, #KEYS do redis.call('SREM', KEYS[i], ARGV[8]) end
 return {'ok'}
 """
 )
@@ -268,6 +335,7 @@ keys behind are those of open barriers."""
 
 WRITE_JOB = (
     _FENCE
+    + _TAKE_FAILURE
     + """
 local state = redis.call('HGET', JOB, 'state')
 local ended = state == 'finished' or state == 'failed'
@@ -333,7 +401,7 @@ return {'ok'}
 """The coordinator gives its lease back."""
 
 SCRIPTS = (
-    ARRIVE, AUDIT, BEAT, CLAIM, EVICT, FAIL, LOSE, PUT, REGISTER, RELEASE, RESIGN, TICK,
-    VOUCH, WITHDRAW, WRITE_JOB,
+    ARRIVE, AUDIT, BEAT, CLAIM, EVICT, FAIL, LOSE, PUT, REGISTER, RELEASE, RESIGN, RESTORE,
+    TICK, VOUCH, WITHDRAW, WRITE_JOB,
 )  # fmt: skip
 """All of them."""

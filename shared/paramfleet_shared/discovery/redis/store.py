@@ -4,7 +4,7 @@ import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
@@ -13,6 +13,7 @@ from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
 from paramfleet_shared.discovery.errors import NoRedisError, RedisRefusedError
 from paramfleet_shared.net.secret import JobSecret
+from paramfleet_shared.settings import hurting
 from paramfleet_shared.settings.config import JobSettings, without_password
 from paramfleet_shared.system.clock import Clock
 
@@ -152,6 +153,16 @@ class RedisStore:
         """Return the address, with its password hidden."""
         return without_password(self._url)
 
+    @property
+    def is_on_this_machine(self) -> bool:
+        """Return whether it is reached by a Unix socket."""
+        return self._url.startswith("unix:")
+
+    @property
+    def socket_path(self) -> str:
+        """Return the Unix socket by which it is reached; empty without one."""
+        return unquote(urlsplit(self._url).path) if self.is_on_this_machine else ""
+
     async def run(
         self,
         script: str,
@@ -208,6 +219,9 @@ class RedisStore:
         reason = "timed out"
         try:
             async with asyncio.timeout(timeout_s or self._timeout_s):
+                apart = hurting.broken("registry", started)
+                if apart is not None and apart.apart_s:
+                    await self._clock.sleep(apart.apart_s)  # time is over, or there is an end
                 try:
                     return await call()
                 except RedisError as error:

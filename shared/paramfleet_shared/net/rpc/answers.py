@@ -13,6 +13,7 @@ from paramfleet_shared.errors import (
     error_from_wire,
     error_to_wire,
 )
+from paramfleet_shared.net.rights import OperationRefusedError
 from paramfleet_shared.net.wire.message import MalformedMessageError
 
 __all__ = ["UnknownOperationError", "error_body", "read_error", "status_of"]
@@ -38,6 +39,8 @@ def status_of(error: BaseException) -> int:
     """Return the HTTP status that an error travels under."""
     if isinstance(error, UnknownOperationError):
         return 404
+    if isinstance(error, OperationRefusedError):
+        return 403
     return next(
         (s for branch, s in _STATUS_OF_BRANCH.items() if isinstance(error, branch)), 500
     )

@@ -255,6 +255,9 @@ class Channel:
     async def _ask_with_faults(self, link: Link, call: "_Call") -> ResponseReceived:
         block = self._later_block(link, call)
         verdict = self._faults.on_request(call.op)
+        if verdict is Verdict.HOLD:
+            verdict = await self._faults.on_hold(call.op)
+            block = self._later_block(link, call)
         if verdict is Verdict.DROP:
             raise CallLostError("a planned fault dropped the request", processed=True)
         response = await call.send(link, block)

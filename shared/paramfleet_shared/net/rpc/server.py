@@ -10,12 +10,14 @@ import errno
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.net.http2.limits.budget import BodyBudget
 from paramfleet_shared.net.http2.limits.pace import look_period_s
 from paramfleet_shared.net.http2.stream import Held
+from paramfleet_shared.net.rights import Rights
 from paramfleet_shared.net.rpc.connection.limits import (
     Admission,
     ConnectionTable,
@@ -85,6 +87,8 @@ class RpcServer:
         health: What ``/healthz`` answers; plain JSON values.
         faults: A test's plan of faults.
         tls: Serve TLS, to callers with such certificates.
+        rights: By operation the roles whose certificates may ask for it; under TLS nobody may
+            ask for any other.
         secret: What callers prove to know before their first call is read; None asks for
             nothing.
         is_named: Whether ``name`` is final. If not, callers must prove themselves after
@@ -104,6 +108,7 @@ class RpcServer:
         health: Callable[[], Mapping[str, Any]] = dict,
         faults: FaultHook = NO_FAULTS,
         tls: TlsEnd | None = None,
+        rights: Rights = MappingProxyType({}),
         secret: JobSecret | None = None,
         is_named: bool = True,
         tracing: Tracing | None = None,
@@ -124,6 +129,7 @@ class RpcServer:
             tasks=self._tasks,
             callers=self._callers,
             tls=tls,
+            rights=rights,
         )
         self._proving: Proving | None = None
         if secret is not None:

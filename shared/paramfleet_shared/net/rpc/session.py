@@ -19,6 +19,7 @@ from paramfleet_shared.net.http2.events import (
 from paramfleet_shared.net.http2.frames import ErrorCode
 from paramfleet_shared.net.http2.headers.hpack_memo import Header
 from paramfleet_shared.net.http2.server import ServerConnection
+from paramfleet_shared.net.rights import Rights, require_right
 from paramfleet_shared.net.rpc.answers import UnknownOperationError, error_body, status_of
 from paramfleet_shared.net.rpc.connection.limits import Admission
 from paramfleet_shared.net.rpc.connection.protocol import Http2Protocol
@@ -73,6 +74,8 @@ class Request(NamedTuple):
     is_alone: bool = False
     """Whether no other call waits for this server, as far as it can see: no other call is
     here, and the one before came over the same connection."""
+    role: str = ""
+    """Whom the caller's certificate stands for; empty where there are no certificates."""
 
 
 Handler = Callable[[Request], Message | Awaitable[Message]]
@@ -105,6 +108,8 @@ class Service:
     """Whose calls there are."""
     tls: TlsEnd | None
     """Whose certificates are accepted; None serves without TLS."""
+    rights: Rights
+    """Under TLS: which role may ask for which operation."""
 
 
 class Callers:
@@ -142,6 +147,7 @@ class Session(Http2Protocol[ServerConnection]):
         self._refused: CallerRefusedError | None = None
         self._showing_out: asyncio.TimerHandle | None = None
         self._peer = admission.peer.name
+        self._role = ""
         self._running: dict[int, asyncio.Task[None]] = {}
         self._draining = False
 
@@ -180,9 +186,12 @@ class Session(Http2Protocol[ServerConnection]):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._service.callers.sessions.add(self)
         if self._service.tls is not None:
-            reason = self._service.tls.refusal(transport.get_extra_info("peercert"))
+            certificate = transport.get_extra_info("peercert")
+            reason = self._service.tls.refusal(certificate)
             if reason:
                 self._refuse(reason)
+            else:
+                self._role = self._service.tls.role_of(certificate)
         super().connection_made(transport)
 
     @override
@@ -250,6 +259,8 @@ class Session(Http2Protocol[ServerConnection]):
             handler = service.handlers.get(op)
             if handler is None:
                 raise UnknownOperationError(operation=op, server=service.name)
+            if service.tls is not None:
+                require_right(service.rights, op, role=self._role, server=service.name)
             remaining_s = read_deadline(deadline_ms)
             message = decode(body, service.limits)
         except FleetError as error:
@@ -257,7 +268,7 @@ class Session(Http2Protocol[ServerConnection]):
             return
         deadline = None if remaining_s is None else service.clock.monotonic() + remaining_s
         is_alone = service.callers.is_alone(self)
-        request = Request(op, message, self._peer, deadline, is_alone)
+        request = Request(op, message, self._peer, deadline, is_alone, self._role)
         if service.faults is not NO_FAULTS:
             self._start(stream_id, self._finish_with_faults(stream_id, request, handler), None)
             return
@@ -325,6 +336,8 @@ class Session(Http2Protocol[ServerConnection]):
         faults = self._service.faults
         answer: _Answer | None = None
         verdict = faults.on_request(request.op)
+        if verdict is Verdict.HOLD:
+            verdict = await faults.on_hold(request.op)
         for _ in range({Verdict.DROP: 0, Verdict.DUPLICATE: 2}.get(verdict, 1)):
             outcome = _Outcome(request.op)
             with outcome:

@@ -3,9 +3,13 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-__all__ = ["FIRST_SEQUENCE", "ChangeIdentity"]
+__all__ = ["FIRST_SEQUENCE", "PROGRESS", "ChangeIdentity"]
 
 FIRST_SEQUENCE = 1
+
+
+PROGRESS = "progress"
+"""Name of the tensor by which a change says where its worker is."""
 
 
 class ChangeIdentity(NamedTuple):

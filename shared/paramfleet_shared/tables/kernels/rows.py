@@ -18,7 +18,15 @@ from paramfleet_shared.tables.kernels.basics.lanes import (
     store_line,
 )
 
-__all__ = ["Layout", "copy_line", "copy_span", "gather", "prefetch_row", "scatter"]
+__all__ = [
+    "Layout",
+    "choose_places",
+    "copy_line",
+    "copy_span",
+    "gather",
+    "prefetch_row",
+    "scatter",
+]
 
 LINE_FLOATS = LINE_LANES
 """In a cache line."""
@@ -110,3 +118,34 @@ def scatter(
         if i + AHEAD < slots.size:
             prefetch_row(table, slots[i + AHEAD] * pitch + first, width)
         copy_span(table, slots[i] * pitch + first, rows, i * width, width)
+
+
+@kernel
+def choose_places(
+    places: NDArray[np.int64],
+    numbers: NDArray[np.int32],
+    is_new: NDArray[np.bool_],
+    kept: tuple[int, int],
+    chosen: NDArray[np.int64],
+) -> int:
+    """List the places that an image has to keep, each once; return how many.
+
+    Args:
+        places: Of rows that are about to change; -1 for none.
+        numbers: Of each place of the image: which of those kept it is, from 1; 0 for none.
+            Those listed get the next numbers.
+        is_new: Of each place, whether it had no row when the image was taken.
+        kept: The first place that isn't read yet, and how many are kept.
+        chosen: Where they are listed, as long as ``places``.
+    """
+    first, before = kept
+    num = 0
+    for i in range(places.size):
+        if i + AHEAD < places.size:
+            prefetch(numbers, places[i + AHEAD])
+        place = places[i]
+        if first <= place < numbers.size and numbers[place] == 0 and not is_new[place]:
+            chosen[num] = place
+            num += 1
+            numbers[place] = before + num
+    return num

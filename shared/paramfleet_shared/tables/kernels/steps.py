@@ -185,12 +185,26 @@ def _step_group(
 
 
 @uncounted
+def _mark_group(
+    slots: NDArray[np.int64], num: int, marks: NDArray[np.uint8], mark: Any
+) -> None:
+    """Give the places of a group's rows a mark."""
+    for i in range(num):
+        marks[slots[i]] = mark
+
+
+@uncounted
 def step_rows(
-    step: Step, table: Table, keys: NDArray[np.uint64], grads: NDArray[np.float32]
+    step: Step,
+    table: Table,
+    keys: NDArray[np.uint64],
+    grads: NDArray[np.float32],
+    marks: tuple[NDArray[np.uint8], Any],
 ) -> int:
     """Step the row of each key, creating new ones; return ``DONE`` or ``CROWDED``.
 
-    ``grads`` is flat. A key that comes twice steps twice, in order.
+    ``grads`` is flat. A key that comes twice steps twice, in order. ``marks`` are those of all
+    places, or none, and the one that they get.
     """
     for start in range(0, keys.size, GROUP):
         some = keys[start : start + GROUP]
@@ -198,4 +212,6 @@ def step_rows(
         if outcome != DONE:
             return outcome
         _step_group(step, table, some, grads, start)
+        if marks[0].size:
+            _mark_group(table.arrays.slots, some.size, marks[0], marks[1])
     return DONE

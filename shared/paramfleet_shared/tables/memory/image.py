@@ -7,28 +7,59 @@ copy of each row that changes meanwhile.
 P = places of rows when the image was taken, F = floats of a row, n = rows of a call.
 """
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_shared.errors.tables import TableMemoryError
+from paramfleet_shared.tables.kernels.rows import choose_places, gather
 from paramfleet_shared.tables.memory.reservation import reserve
 from paramfleet_shared.tables.memory.slot_index import Growth
 
-__all__ = ["ImageRows", "IndexCounts", "ShardImage"]
+if TYPE_CHECKING:
+    from paramfleet_shared.tables.memory.changes import Changed
+
+__all__ = ["ImageRows", "IndexCounts", "RowSpace", "ShardImage"]
 
 GRANTED_BYTES = 16 << 20
 """Of rows put aside, between two questions for memory."""
 
 
-class ImageRows(NamedTuple):
-    """Rows of an image, in order of their places."""
+class RowSpace(NamedTuple):
+    """Memory for rows of a table with D values and W states, filled from the front."""
 
     ids: NDArray[np.int64]
-    """int64 [n]"""
+    """int64 [N]"""
+    values: NDArray[np.float32]
+    """float32 [N, D]"""
+    states: NDArray[np.float32]
+    """float32 [N, W]"""
+
+    @property
+    def num_bytes(self) -> int:
+        """Return how many it takes."""
+        return sum(array.nbytes for array in self)
+
+    def part(self, start: int, stop: int | None = None) -> "RowSpace":
+        """Return the memory of some of the rows."""
+        where = slice(start, stop)
+        return RowSpace(self.ids[where], self.values[where], self.states[where])
+
+
+class ImageRows(NamedTuple):
+    """Where the rows are that were in some places, in order of them."""
+
+    places: slice | NDArray[np.int64]
+    """All, or int64 [n]."""
+    num_rows: int
+    """n"""
+    aside: NDArray[np.int64]
+    """Which of them, from 0, changed since and were put aside before: int64 [m]."""
+    ids: NDArray[np.int64]
+    """Of these: int64 [m]."""
     floats: NDArray[np.float32]
-    """float32 [n, F]: value and states, as they are kept."""
+    """Of these, value and states, as they were kept: float32 [m, F]."""
 
 
 class IndexCounts(NamedTuple):
@@ -59,7 +90,7 @@ class ShardImage:
         self._growth = growth
         self._next = 0
         """Places before are copied."""
-        self._kept = np.zeros(num_places, np.int32)
+        self._numbers = np.zeros(num_places, np.int32)
         """Of each place: which of those put aside it is, from 1; 0 for none. [P]"""
         self._is_new = np.zeros(num_places, np.bool_)
         """Which places had no row then, and have one now. [P]"""
@@ -72,6 +103,8 @@ class ShardImage:
         self._num_granted = 0
         self.num_kept = 0
         """Rows put aside."""
+        self.changed: Changed | None = None
+        """What changed since an earlier save; None if that isn't known."""
         self.error: TableMemoryError | None = None
         """Why nothing can be read of it any more: there was no memory."""
 
@@ -85,14 +118,22 @@ class ShardImage:
             ids: Of the shard, by place.
             floats: Of the shard [places, F].
         """
-        places = places[(places >= self._next) & (places < self.num_places)]
-        places = np.unique(places[(self._kept[places] == 0) & ~self._is_new[places]])
-        stop = self.num_kept + len(places)
-        if self.error is not None or not len(places) or not self._make_room(stop):
+        if self.error is not None:
+            return
+        chosen = np.empty_like(places)
+        count = choose_places(
+            places, self._numbers, self._is_new, (self._next, self.num_kept), chosen
+        )
+        chosen, stop = chosen[:count], self.num_kept + count
+        if not count:
+            return
+        if not self._make_room(stop):
+            self._numbers[chosen] = 0
             return
         where = slice(self.num_kept, stop)
-        self._ids[where], self._floats[where] = ids[places], floats[places]
-        self._kept[places] = np.arange(where.start + 1, where.stop + 1)
+        self._ids[where] = ids[chosen]
+        kept = self._floats[where].reshape(-1)
+        gather(floats.reshape(-1), self._width, chosen, kept, self._width)
         self.num_kept = stop
 
     def note_new(self, places: NDArray[np.int64]) -> None:
@@ -123,7 +164,7 @@ class ShardImage:
         Args:
             start: First place: none that was read.
             stop: The one after the last; at most P.
-            ids: As of ``read``.
+            ids: Of the shard, by place.
             live: As of ``read``.
 
         Raises:
@@ -138,32 +179,35 @@ class ShardImage:
         self,
         start: int,
         stop: int,
-        ids: NDArray[np.int64],
-        floats: NDArray[np.float32],
         live: slice | NDArray[np.int64],
+        *,
+        only: NDArray[np.bool_] | None = None,
     ) -> ImageRows:
-        """Return the rows that were in some places; a place is read once.
+        """Return where the rows are that were in some places; a place is read once.
+
+        The caller copies them before it changes any.
 
         Args:
             start: First place; that after the last one that was read.
             stop: The one after the last; at most P.
-            ids: Of the shard, by place.
-            floats: Of the shard [places, F].
             live: Which of these places have a row now.
+            only: Which of them are wanted, bool [stop - start]; all if not given.
 
         Raises:
             TableMemoryError: if there was no memory for rows that changed.
         """
         where = slice(start, stop)
         is_there = self._were_there(where, live)
-        found_ids, found = ids[where].copy(), floats[where].copy()
-        aside = np.flatnonzero(self._kept[where])
-        numbers = self._kept[where][aside] - 1
-        found_ids[aside], found[aside] = self._ids[numbers], self._floats[numbers]
+        if only is not None:
+            is_there &= only
         self._next = stop
-        if is_there.all():
-            return ImageRows(found_ids, found)
-        return ImageRows(found_ids[is_there], found[is_there])
+        places: slice | NDArray[np.int64] = where
+        if not is_there.all():
+            places = start + np.flatnonzero(is_there)
+        numbers = self._numbers[places]
+        aside = np.flatnonzero(numbers)
+        kept = numbers[aside] - 1
+        return ImageRows(places, len(numbers), aside, self._ids[kept], self._floats[kept])
 
     def _were_there(self, where: slice, live: slice | NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which of some places had a row.
@@ -179,7 +223,7 @@ class ShardImage:
         else:
             is_there[live - where.start] = True
         is_there &= ~self._is_new[where]
-        is_there |= self._kept[where] > 0
+        is_there |= self._numbers[where] > 0
         return is_there
 
     def _make_room(self, num: int) -> bool:

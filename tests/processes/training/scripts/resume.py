@@ -16,7 +16,7 @@ parser.add_argument("--mode", default="sync", help="alone is what sync does with
 parser.add_argument("--files", nargs="+", required=True)
 parser.add_argument("--batches", type=int, default=1 << 30)
 parser.add_argument("--save", default="")
-parser.add_argument("--by_time", default="", help="folder of checkpoints after each step")
+parser.add_argument("--beside", default="", help="folder of a checkpoint after 5 steps")
 parser.add_argument("--load", default="")
 parser.add_argument("--server_load", default="")
 parser.add_argument("--prefetch", action="store_true")
@@ -35,8 +35,8 @@ if args.mode == "geo":
     strategy.a_sync_configs = {"k_steps": 2}
 if args.mode == "localsgd":
     strategy.a_sync = strategy.localsgd = True
-if args.by_time:
-    strategy.checkpoint_configs = {"every_s": 1e-6, "dirname": args.by_time, "keep": 100}
+if args.beside:
+    strategy.checkpoint_configs = {"every_steps": 5, "dir": args.beside}
 has_rows = args.mode != "localsgd"
 model = torch.nn.Sequential(torch.nn.Linear(1, 1))
 if has_rows:

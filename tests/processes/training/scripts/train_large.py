@@ -17,8 +17,7 @@ import torch
 
 import paramfleet as fleet
 from paramfleet.api.public import session
-from paramfleet_pserver.app import PServer
-from paramfleet_pserver.tables.owners import Owners
+from paramfleet_pserver.hosting.group import HostedGroup
 from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.testing.loop_watch import LoopWatch
 
@@ -60,17 +59,17 @@ def say(**facts: Any) -> None:
 
 def serve() -> None:
     watch = LoopWatch()
-    live = PServer._live
+    live = HostedGroup.live
 
-    async def watched(self: PServer, session: JobSession, owners: Owners) -> None:
+    async def watched(self: HostedGroup, session: JobSession, **more: Any) -> None:
         """Watch from joining on: before, no lease runs."""
         async with asyncio.TaskGroup() as tasks:
             watching = tasks.create_task(watch.run())
-            await live(self, session, owners)
+            await live(self, session, **more)
             watching.cancel()
         say(longest_pause_s=watch.longest_s, peak_bytes=peak_bytes())
 
-    PServer._live = watched  # type: ignore[method-assign]
+    HostedGroup.live = watched  # type: ignore[method-assign]
     fleet.init_server()
     fleet.run_server()
 

@@ -24,6 +24,7 @@ parser.add_argument("--fragments", type=int, default=1)
 parser.add_argument("--message_values", type=int)
 parser.add_argument("--every_s", type=float, default=0.0, help="periodic checkpoints")
 parser.add_argument("--keep", type=int, default=2)
+parser.add_argument("--incremental", type=int, default=0, help="increments after a whole one")
 parser.add_argument("--hold_at", type=int, default=0, help="worker 0 begins to save, no more")
 parser.add_argument("--pool", type=int, default=1, help="pushes in flight at once")
 args = parser.parse_args()
@@ -83,6 +84,7 @@ if args.every_s:
         "every_s": args.every_s,
         "keep": args.keep,
         "dirname": args.save,
+        "incremental": args.incremental,
     }
 model = fleet.distributed_model(Ledger())
 optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=1.0), strategy)

@@ -60,6 +60,8 @@ OPTIMIZERS: dict[str, Any] = {
         torch.optim.Adam(p, lr=0.01),
     ],
 }
+SERVED = ("sgd", "momentum", "adagrad", "adam", "adamw", "rowwise_adagrad", "ftrl")
+"""Of which ``--optimizer each`` trains a model of its own with each one, side by side."""
 
 
 class Tiny(torch.nn.Module):
@@ -79,6 +81,15 @@ class Tiny(torch.nn.Module):
         return logits
 
 
+class Each(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.towers = torch.nn.ModuleList(Tiny() for _ in SERVED)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return torch.stack([tower(ids) for tower in self.towers])
+
+
 fleet.init()
 if fleet.is_server():
     fleet.init_server(args.server_load or None)
@@ -96,10 +107,15 @@ if args.max_staleness is not None:
 strategy.a_sync_configs["wire_dtype"] = args.wire_dtype
 if strategy.a_sync:
     strategy.a_sync_configs["fresh_steps"] = args.fresh_steps
-model = fleet.distributed_model(Tiny().to(args.device))
-optimizer = fleet.distributed_optimizer(
-    OPTIMIZERS[args.optimizer](model.parameters()), strategy
-)
+is_each = args.optimizer == "each"
+model: Any = fleet.distributed_model((Each if is_each else Tiny)().to(args.device))
+towers = [*model.towers] if is_each else [model]
+if is_each:
+    pairs = zip(SERVED, towers, strict=True)
+    optimizers = [OPTIMIZERS[name](tower.parameters()) for name, tower in pairs]
+else:
+    optimizers = OPTIMIZERS[args.optimizer](model.parameters())
+optimizer = fleet.distributed_optimizer(optimizers, strategy)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=10, gamma=0.95)
 fleet.init_worker()
 if args.load:
@@ -135,11 +151,14 @@ if args.prefetch:
     ids_of = None if args.prefetch == "watch" else wanted
     loader = fleet.prefetch(loader, model, ids=ids_of, depth=args.depth)
 for ids, label in loader:
-    logits = model(ids)
-    loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, label)
-    optimizer.minimize(loss)
+    parts = [
+        torch.nn.functional.binary_cross_entropy_with_logits(logits, label)
+        for logits in model(ids).reshape(-1, len(label))
+    ]
+    optimizer.minimize(torch.stack(parts).sum())
     scheduler.step()
-    losses.append(loss.item() if args.uneven else loss.item() * len(logits) / args.batch)
+    share = 1 if args.uneven else len(label) / args.batch
+    losses += [part.item() * share for part in parts]
 if losses and not args.uneven:  # once, at the end: a step of async waits for nobody
     losses = fleet.util.all_reduce(losses, "sum").tolist()
 
@@ -151,11 +170,13 @@ if args.inference:
 model.eval()
 probe = torch.arange(200, device=args.device).reshape(-1, 1)
 with torch.no_grad():
-    rows = torch.cat([model.deep(probe), model.wide(probe).unsqueeze(1)], 2).flatten()
+    rows = torch.cat(
+        [torch.cat([t.deep(probe), t.wide(probe).unsqueeze(1)], 2).flatten() for t in towers]
+    )
     known_and_unknown = torch.arange(100, 400, device=args.device).reshape(-1, 3)
     predictions = model(known_and_unknown)
 fleet.stop_worker()
-dense = torch.cat([parameter.flatten() for parameter in model.mlp.parameters()])
+dense = torch.cat([value.flatten() for tower in towers for value in tower.mlp.parameters()])
 traffic = {}
 if args.traffic:
     assert session.job is not None

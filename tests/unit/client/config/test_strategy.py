@@ -265,3 +265,17 @@ def test_passes_on_a_device_are_a_mode_of_async_alone() -> None:
         strategy(True, use_ps_gpu=1, k_steps=3).resolve()
     with pytest.raises(StrategyError, match="no effect in gpubox mode"):
         strategy(True, use_ps_gpu=1, max_staleness=3).resolve()
+
+
+def test_only_sync_goes_on_without_a_worker() -> None:
+    shrinking = strategy(False)
+    assert shrinking.resolve().on_worker_loss == "wait"
+    shrinking.on_worker_loss = "shrink"
+    assert shrinking.resolve().on_worker_loss == "shrink"
+    with pytest.raises(StrategyError, match="on_worker_loss"):
+        shrinking.resolve_collective()
+    shrinking.a_sync = True
+    with pytest.raises(StrategyError, match="doesn't go with async mode"):
+        shrinking.resolve()
+    with pytest.raises(StrategyError, match="on_worker_loss"):
+        shrinking.on_worker_loss = "hope"

@@ -298,6 +298,51 @@ class Place:
         self.at = state["at"]
 
 
+@pytest.mark.parametrize("often", [True, False], ids=["each step", "each epoch"])
+def test_a_load_inside_a_step_leaves_the_schedule_its_step_behind_it(
+    tmp_path: Path, *, often: bool
+) -> None:
+    def train(script: Script, steps: int) -> list[float]:
+        rates = []
+        for _ in range(steps):
+            rates.append(script.optimizer.param_groups[0]["lr"])
+            script.optimizer.minimize(script.model(torch.ones(1, 2)).sum())
+            if often or script.optimizer.num_steps % 4 == 3:
+                script.scheduler.step()
+        return rates
+
+    script = Script(SCHEDULES["cosine"])
+    loaded: list[list[str]] = []
+
+    def act() -> None:
+        steps = script.optimizer.num_steps
+        if steps == 6:
+            script.saving.save_persistables(tmp_path / "six")
+        if steps == 14 and not loaded:
+            loaded.append(script.saving.load_model(tmp_path / "six"))
+
+    script.session.between_steps = act
+    rates = train(script, 14)
+    again = train(script, 8)
+
+    assert loaded == [[]]
+    assert script.optimizer.num_steps == 14
+    assert again == rates[6:]
+
+
+def test_positions_stay_where_only_the_model_goes_back() -> None:
+    place = Place()
+    registered = Registered()
+    registered.add({"a": place})
+    before = place.at
+    saved = SavedProgress(positions={0: {"a": {"at": before + 3}}})
+
+    with registered.taking(saved, rank=0, workers=1, positions=False) as lacking:
+        assert lacking == {}
+
+    assert place.at == before
+
+
 class Spread(Place):
     def state_of_workers(self, states: Any) -> Any:
         return {"at": sum(state["at"] for state in states)}
@@ -569,3 +614,70 @@ def test_a_dataset_in_memory_comes_back_with_its_shuffles(tmp_path: Path) -> Non
     third.saving.load_model(tmp_path / "two")
 
     assert sorted(seen + use(third, last, 10)) == list(range(10))
+
+
+@pytest.mark.parametrize("name", sorted(SCHEDULES))
+def test_who_takes_a_worker_s_place_goes_on_with_its_schedule(name: str) -> None:
+    """Where it was is taken inside the step, before the schedule has taken its own."""
+    kept: list[SavedProgress] = []
+    script = keeping(SCHEDULES[name], kept)
+    rates = script.steps(12)
+
+    for taken in range(2, 12):  # of the first step nobody knows what follows it
+        other = Script(SCHEDULES[name])
+        other.session.registered.take(kept[taken - 1], rank=0, workers=1)
+        assert other.steps(12 - taken) == pytest.approx(rates[taken:], abs=0.0), taken
+
+
+def keeping(
+    schedule: Callable[[torch.optim.Optimizer], Any], kept: list[SavedProgress]
+) -> Script:
+    """Return a training that notes in each step what a successor goes on from."""
+    script = Script(schedule)
+    registered, optimizer = script.session.registered, script.optimizer
+    optimizer._between_steps = _before(
+        optimizer._between_steps,
+        lambda: kept.append(registered.kept(rank=0, steps=optimizer.num_steps, workers=1)),
+    )
+    return script
+
+
+def _before(then: Callable[[], None], first: Callable[[], None]) -> Callable[[], None]:
+    def both() -> None:
+        first()
+        then()
+
+    return both
+
+
+def test_a_state_that_is_not_plain_is_left_out_and_named() -> None:
+    class Odd:
+        def state_dict(self) -> dict[str, Any]:
+            return {"what": object()}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+    class OddData(Odd):
+        def __iter__(self) -> Any: ...
+
+    registered = Registered()
+    registered.add({"odd": Odd(), "data": OddData()})
+
+    found = registered.kept(rank=3, steps=5, workers=4)
+
+    assert (found.steps, found.states, found.positions) == (5, {}, {})
+    assert sorted(found.not_saved) == ["positions/3/data", "states/odd"]
+
+
+@pytest.mark.parametrize("name", sorted(SCHEDULES))
+def test_a_worker_may_be_replaced_again_right_after_its_first_step(name: str) -> None:
+    rates = Script(SCHEDULES[name]).steps(8)
+    kept: list[SavedProgress] = []
+    keeping(SCHEDULES[name], kept).steps(taken := 3)
+
+    for number in range(taken, 7):
+        following: list[SavedProgress] = []
+        script = keeping(SCHEDULES[name], following)
+        script.session.registered.take(kept[-1], rank=0, workers=1)
+        assert script.steps(1) == pytest.approx(rates[number : number + 1], abs=0.0), number
+        kept = following

@@ -121,6 +121,20 @@ def test_a_restarted_coordinator_goes_on_with_who_stood_there() -> None:
     assert [release.ranks for release in barriers.settle(ALL)] == [(0, 1, 2)]
 
 
+def test_it_is_known_which_barriers_a_worker_has_come_to_and_which_let_it_go() -> None:
+    barriers = Barriers()
+    for rank in (0, 1):
+        barriers.arrive("start", 1, rank)
+    barriers.arrive("alone", 1, 0)
+    barriers.settle({0, 1})
+    barriers.arrive("start", 2, 1)
+
+    assert barriers.passed_with(1) == {"start": 1}
+    assert barriers.come_to(1) == {"start": 2}
+    assert barriers.come_to(0) == {"start": 1, "alone": 1}
+    assert barriers.passed_with(7) == {}
+
+
 class BarrierMachine(RuleBasedStateMachine):
     """Workers go through one barrier many times, with retries and coordinator restarts."""
 

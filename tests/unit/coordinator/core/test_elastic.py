@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from paramfleet_coordinator.core.absent.losses import Losses
 from paramfleet_coordinator.core.job import Job, JobRules
-from paramfleet_coordinator.core.losses import Losses
 from paramfleet_coordinator.core.membership import MAX_WORKERS
 from paramfleet_shared.discovery.errors import (
     FencedError,
@@ -45,6 +45,8 @@ class World:
         self.recorded: JobRecord | None = None
         self.events: list[str] = []
         self.silent: set[int] = set()
+        self.lives: object = []
+        """What the pserver says of workers: rank and incarnation."""
         self.beat = 0
 
     def look(self) -> None:
@@ -58,6 +60,7 @@ class World:
             },
             ends=dict(self.ends),
             last_words=dict(self.last_words),
+            facts={("pserver", 0): {"lives": self.lives}},
         )
         self.events += [d.event for d in self.job.observe(snapshot, now=self.now)]
         self.evict()
@@ -398,6 +401,63 @@ def test_a_successor_knows_who_is_lost() -> None:
     assert world.lost == [(1, 1)]
     assert world.events == []
     assert world.join(host="cyd").incarnation == 2
+
+
+def forgotten() -> World:
+    """Return the world of a new coordinator whose registry was empty: worker 1 wasn't back."""
+    before = training()
+    world = World()
+    world.recorded = before.job.record
+    world.members = {key: each for key, each in before.members.items() if key[1] == 0}
+    world.lives = [[0, 1], [1, 1]]
+    world.look()
+    return world
+
+
+def test_a_worker_that_only_pservers_know_is_lost_if_it_stays_away() -> None:
+    world = forgotten()
+    world.run(GRACE_S - 1)
+    before = list(world.lost)
+    world.run(2.0)
+
+    assert before == []
+    assert world.lost == [(1, 1)]
+    assert world.job.state == "training"
+    world.lives = [[0, 1]]
+    assert world.join(host="cyd").key == ("worker", 1)
+    assert world.members["worker", 1].incarnation == 2
+
+
+def test_a_worker_that_writes_itself_back_is_not_lost() -> None:
+    world = forgotten()
+    world.run(GRACE_S - 1)
+    world.members["worker", 1] = replace(world.members["worker", 0], index=1, host="bob")
+
+    world.run(GRACE_S)
+
+    assert world.lost == []
+    assert world.job.members.places["worker", 1].member.host == "bob"
+
+
+def test_a_worker_that_no_pserver_names_any_more_is_forgotten() -> None:
+    world = forgotten()
+    world.lives = [[0, 1]]
+
+    world.run(GRACE_S + 1)
+
+    assert ("worker", 1) not in world.job.members.places
+    assert world.lost == []
+
+
+@pytest.mark.parametrize("lives", [None, 3, "x", [1], [[1]], [[-1, 1]], [["1", 1]], [[2, 0]]])
+def test_what_a_pserver_says_of_workers_may_be_anything(lives: object) -> None:
+    world = training()
+    world.lives = lives
+
+    world.run(GRACE_S + 1)
+
+    assert len(world.job.members.places) == 3
+    assert world.lost == []
 
 
 def test_a_registry_that_forgot_a_loss_is_told_again() -> None:

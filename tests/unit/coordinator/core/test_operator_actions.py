@@ -11,7 +11,7 @@ from paramfleet_coordinator.core.operator_actions import (
     SettingRefusedError,
     Standing,
 )
-from paramfleet_shared.discovery.orders import CheckpointOrder, Orders
+from paramfleet_shared.discovery.orders import CheckpointOrder, LoadOrder, Orders
 
 NONE = Orders()
 HAD = {"lr": 0.1, "k_steps": 4, "max_staleness": None}
@@ -56,6 +56,7 @@ def test_a_version_is_newer_than_any_that_a_member_knows() -> None:
         operator_actions.end,
         lambda orders, of: operator_actions.checkpoint(orders, of, folder="f", name=None),
         lambda orders, of: operator_actions.drain(orders, of, rank=1),
+        lambda orders, of: operator_actions.load(orders, of, dirname="/kept", patience_s=1.0),
         lambda orders, of: operator_actions.change(orders, of, {"lr": 0.5}),
     ],
 )
@@ -144,6 +145,7 @@ def test_a_setting_of_another_mode_is_refused_with_both_names(mode: str, name: s
         {"lr": -1.0},
         {"lr": float("nan")},
         {"lr": 1e7},
+        {"lr": 10**400},
         {"lr": True},
         {"lr": "0.1"},
         {"lr": None},
@@ -174,8 +176,124 @@ def test_orders_survive_the_registry() -> None:
         drained=(1, 4),
         settings={"lr": 0.5, "max_staleness": None},
         checkpoint=CheckpointOrder(number=3, dirname="a/b"),
+        load=LoadOrder(number=2, dirname="s3://kept/one", patience_s=2.5),
     )
 
     assert Orders.from_json(orders.to_json()) == orders
     assert Orders.from_json(Orders().to_json()) == Orders()
     assert replace(orders, version=0).to_json() != orders.to_json()
+
+
+def load(orders: Orders = NONE, dirname: str = "/kept/one", **more: Any) -> Orders:
+    options = {"patience_s": 60.0, "of": job(), **more}
+    return operator_actions.load(orders, options.pop("of"), dirname=dirname, **options)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async", "geo", "localsgd"])
+def test_one_load_at_a_time_is_asked_for_and_each_has_a_number_of_its_own(mode: str) -> None:
+    first = load(of=job(mode))
+    assert first.load == LoadOrder(number=1, dirname="/kept/one", patience_s=60.0)
+    assert first.version == 1
+    for known in (0, 1):
+        with pytest.raises(ActionRefusedError, match="the load of /kept/one is on its way"):
+            load(first, of=job(mode, known_load=known))
+
+    second = load(first, "s3://kept/two", of=job(mode, known_load=1, ended_load=1))
+    assert second.load == LoadOrder(number=2, dirname="s3://kept/two", patience_s=60.0)
+
+
+def test_a_load_that_the_registry_has_forgotten_gives_its_number_to_no_other() -> None:
+    assert load(of=job(known_load=4, ended_load=4)).load == LoadOrder(
+        number=5, dirname="/kept/one", patience_s=60.0
+    )
+
+
+def test_while_a_load_is_on_its_way_no_worker_is_held_or_leaves() -> None:
+    loading = load()
+
+    with pytest.raises(ActionRefusedError, match="pause is refused in mode geo: the load"):
+        operator_actions.pause(loading, job())
+    with pytest.raises(ActionRefusedError, match="drain is refused in mode geo: the load"):
+        operator_actions.drain(loading, job(), rank=1)
+    ended = job(known_load=1, ended_load=1)
+    assert operator_actions.pause(loading, ended).paused
+    assert operator_actions.drain(loading, ended, rank=1).drained == (1,)
+    assert operator_actions.end(loading, job()).ends
+
+
+@pytest.mark.parametrize(
+    ("of", "orders", "reason"),
+    [
+        (job("gpubox"), NONE, "there are loads in async, geo, localsgd, sync"),
+        (job(may_replace=True), NONE, "may join, leave or be started again"),
+        (job(training=frozenset({1})), NONE, "worker 0, which reads the checkpoint"),
+        (job(), Orders(version=1, paused=True), "resume it first"),
+    ],
+)
+def test_where_workers_can_not_come_together_a_load_is_refused(
+    of: Standing, orders: Orders, reason: str
+) -> None:
+    with pytest.raises(ActionRefusedError, match=reason):
+        load(orders, of=of)
+
+
+@pytest.mark.parametrize("dirname", ["", "kept/one", "../one", "/a\n", "/" + "a" * 4096])
+def test_a_load_names_a_whole_path(dirname: str) -> None:
+    with pytest.raises(SettingRefusedError, match="an absolute path or an address"):
+        load(dirname=dirname)
+
+
+@pytest.mark.parametrize("patience_s", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_load_has_a_time_that_ends(patience_s: float) -> None:
+    with pytest.raises(SettingRefusedError, match="seconds above 0"):
+        load(patience_s=patience_s)
+
+
+LIVING = {("worker", 0): 3, ("pserver", 1): 5}
+
+
+def hurt(orders: Orders, asked: dict[str, Any], **more: Any) -> Orders:
+    options = {"living": LIVING, "may": True, "of": job(), **more}
+    return operator_actions.chaos(orders, options.pop("of"), asked=asked, **options)
+
+
+def test_a_process_is_hurt_in_its_present_incarnation() -> None:
+    once = hurt(NONE, {"action": "kill", "target": "pserver:1"})
+    twice = hurt(once, {"action": "kill", "target": "pserver:1"}, living={("pserver", 1): 6})
+
+    assert [(each.number, each.incarnation) for each in twice.hurts] == [(1, 5), (2, 6)]
+    assert (once.version, twice.version) == (1, 2)
+
+
+@pytest.mark.parametrize("target", ["coordinator", "redis"])
+def test_what_is_no_member_has_no_incarnation(target: str) -> None:
+    (only,) = hurt(NONE, {"action": "kill", "target": target}).hurts
+
+    assert (only.role, only.incarnation) == (target, 0)
+
+
+def test_only_the_latest_hurts_are_kept() -> None:
+    orders = NONE
+    for _ in range(40):
+        orders = hurt(orders, {"action": "kill", "target": "worker:0"})
+
+    assert [each.number for each in orders.hurts] == list(range(25, 41))
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"may": False}, "paramfleet launch --chaos"),
+        ({"of": job(state="finished")}, "it is finished"),
+        ({"of": job(state="failed")}, "it is failed"),
+        ({"living": {}}, "no living process is worker:0"),
+    ],
+)
+def test_who_can_not_be_hurt_is_named(more: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ActionRefusedError, match=f"^chaos is refused: .*{reason}"):
+        hurt(NONE, {"action": "kill", "target": "worker:0"}, **more)
+
+
+def test_what_can_not_be_done_is_named() -> None:
+    with pytest.raises(SettingRefusedError, match=r"target = worker.*a process, as pserver:0"):
+        hurt(NONE, {"action": "full", "target": "worker:0"})

@@ -1,5 +1,6 @@
 """What is seen of a job, told from what its registry held second by second."""
 
+from dataclasses import replace
 from typing import Any
 
 from paramfleet_coordinator.core.readings import PHASES
@@ -156,6 +157,45 @@ def test_periodic_checkpoints_are_told_beside_those_by_command() -> None:
     assert [event["kind"] for event in view.events()] == ["checkpoint.written"]
     assert view.checkpoint == {}
     assert view.periodic_checkpoint["dirname"] == "kept/000001-step-9"
+
+
+def test_a_load_is_told_when_it_has_ended() -> None:
+    view = JobView()
+    told = {"number": 1, "dirname": "/kept/one", "error": "", "state": "waiting"}
+
+    def observe(**more: object) -> None:
+        facts = {("worker", 0): {**worker(0.0), "load": {**told, **more}}}
+        view.observe(Snapshot(facts=facts), now=0.0)
+
+    observe()
+    assert view.load == told
+    assert view.events() == []
+
+    observe(state="loaded", seconds=0.5, step=7)
+    observe(state="loaded", seconds=0.5, step=7)
+    observe(number=2, state="failed", error="no manifest")
+
+    assert [event["kind"] for event in view.events()] == ["load.ended", "load.failed"]
+    words = [event["words"] for event in view.events()]
+    assert words[0] == "the checkpoint /kept/one is loaded, in 0.5 s: step 7"
+    assert "was not loaded: no manifest" in words[1]
+    assert view.load["number"] == 2
+
+
+def test_a_disk_that_takes_no_change_is_told_once_and_its_end_too() -> None:
+    view = JobView()
+    for second, fault in enumerate([None, "no space", "no space", None, None]):
+        facts = {**server(float(second)), "log": {"fault": fault}}
+        seen = replace(snapshot(float(second)), facts={("pserver", 0): facts})
+        view.observe(seen, now=float(second))
+
+    told = [each for each in view.events() if each["kind"].startswith("server.disk")]
+    assert [(each["kind"], each["at_s"]) for each in told] == [
+        ("server.disk_refuses", 1.0),
+        ("server.disk_takes", 3.0),
+    ]
+    assert "server 0" in told[0]["words"]
+    assert told[0]["words"].endswith("no space")
 
 
 def test_a_server_that_has_not_moved_on_makes_no_sample() -> None:

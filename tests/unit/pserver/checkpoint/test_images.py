@@ -1,6 +1,7 @@
 """What is saved is what there was at one moment between two commands."""
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +28,14 @@ from paramfleet_pserver.commands.passes import PassMode
 from paramfleet_pserver.commands.records import Make
 from paramfleet_pserver.core.limits import TableLimits
 from paramfleet_pserver.requests.checked import Mode
-from paramfleet_pserver.tables.owners import Owners
+from paramfleet_pserver.tables.owners import Job, Owners
 from paramfleet_pserver.tables.table import DenseTable, SparseTable
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_pserver.waiting.asking import Asking
 from paramfleet_shared.checkpoint.manifest import Manifest, SavedTable, write_manifest
 from paramfleet_shared.errors import FleetError
 from paramfleet_shared.system.clock import SystemClock
+from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.values.amounts import Memory
 
 
@@ -93,7 +95,7 @@ async def save_in_the_middle(
         image = StoreImage(one.store, one.owners)
         await execute(one, maker, history[cut:])
         gathering = Gathering(Asking(SystemClock()), [], {})
-        files = await save_tables(image, directory, server=0, gathering=gathering)
+        files, _ = await save_tables(image, directory, server=0, gathering=gathering)
         await image.end()
         assert await loaded_from(directory, image, files) == expected
     finally:
@@ -142,4 +144,28 @@ async def test_a_range_that_there_is_no_memory_to_copy_is_read_in_its_place() ->
     held = store.find("flat")
     assert isinstance(held, DenseTable)
     np.testing.assert_array_equal(part.values, held.range.values[2:5])
+    await owners.close()
+
+
+async def test_an_image_that_is_ended_before_its_owners_have_taken_it_is_kept_nowhere() -> None:
+    store, owners, over = store_for(2), Owners(2), threading.Event()
+    store.put(store.build(spec) for spec in specs_of("async", "float32", "sgd"))
+
+    def wait() -> None:
+        assert over.wait(LATE_S)
+
+    busy = owners.start([Job(owner, 10**6, wait) for owner in range(len(owners))])
+    image = StoreImage(store, owners)
+    async with asyncio.TaskGroup() as tasks:
+        ending = tasks.create_task(image.end())
+        await asyncio.sleep(0)
+        assert not ending.done()
+        over.set()
+
+    await busy
+    sparse = [table for table in store if isinstance(table, SparseTable)]
+    assert sparse
+    assert not any(block.rows._images for table in sparse for block in table.blocks)
+    copies = [each._copy for each in image.tables if isinstance(each, images.DenseImage)]
+    assert copies == [None] * len(copies) != []
     await owners.close()

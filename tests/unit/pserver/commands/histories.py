@@ -28,6 +28,7 @@ from paramfleet_pserver.commands.terms import Terms
 from paramfleet_pserver.core.passes import PassBook
 from paramfleet_pserver.requests.checked import Mode
 from paramfleet_pserver.tables.columns import states_shape, values_shape
+from paramfleet_pserver.tables.old_values import OldRows
 from paramfleet_pserver.tables.owners import Owners
 from paramfleet_pserver.tables.table import DenseTable, SparseTable
 from paramfleet_pserver.tables.table_store import TableStore
@@ -210,13 +211,22 @@ class History:
             parts.append(about)
         fields = {"kind": kind, **name, "step": deed.step, "weight": 1.0 + deed.step}
         fields |= {"parts": parts, "continues": deed.continues}
+        tensors["progress"] = np.frombuffer(b"state %d" % deed.seed, np.uint8)
         return Message(fields=fields, tensors=tensors)
 
 
 class Replica:
     """A machine with its tables and owners."""
 
-    def __init__(self, mode: Mode, num_owners: int, *, rate: str, elastic: bool) -> None:
+    def __init__(
+        self,
+        mode: Mode,
+        num_owners: int,
+        *,
+        rate: str,
+        elastic: bool,
+        returning: bool = False,
+    ) -> None:
         self.owners = Owners(num_owners)
         self.store = store_for(num_owners)
         terms = Terms(
@@ -226,7 +236,13 @@ class Replica:
             async_rate=cast("Any", rate),
             sync_batch_norm=False,
         )
-        self.machine = Machine(terms, elastic=elastic, store=self.store, owners=self.owners)
+        self.machine = Machine(
+            terms,
+            elastic=elastic,
+            returning=returning,
+            store=self.store,
+            owners=self.owners,
+        )
 
     @classmethod
     async def restored(cls, snapshot: Sequence[bytes], num_owners: int = 2) -> "Replica":
@@ -312,14 +328,33 @@ def state_of(machine: Machine, *, same_owners: bool) -> Iterator[Any]:
     yield sorted(machine.gate.committed().items()), machine.max_staleness
     yield sorted(machine.gate.ahead())
     yield sorted(machine.lives.items()), machine.num_members
+    yield machine.is_returning, machine.states.all()
     yield from _kept_by(machine.mode)
     if isinstance(machine.mode, GeoExchange):
         yield from _news_of(machine.mode, same_owners=same_owners)
 
 
+def _rows(old: OldRows) -> Iterator[tuple[int, bytes]]:
+    """Yield rows without their block, which is another one with other owners."""
+    for row, values in zip(old.ids.tolist(), old.values, strict=True):
+        yield row, values.tobytes()
+
+
+def _old_of(mode: StepApplier) -> Iterator[Any]:
+    """Yield what the latest steps have changed, as it was before."""
+    for before in [] if mode.old is None else mode.old.steps():
+        yield before.step
+        for key in sorted(before.ranges):
+            yield key, before.ranges[key].tobytes()
+        for table in sorted({table for table, _ in before.rows}):
+            olds = [old for key, old in before.rows.items() if key[0] == table]
+            yield table, sorted(row for old in olds for row in _rows(old))
+
+
 def _kept_by(mode: ServerMode) -> Iterator[Any]:
     """Yield what is kept of steps and passes that aren't whole."""
     if isinstance(mode, StepApplier):
+        yield from _old_of(mode)
         reservoir = mode.reservoir
         yield mode.version, reservoir.next_step, reservoir.missing()
         yield sorted(reservoir._members._left_at.items())

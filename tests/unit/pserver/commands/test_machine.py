@@ -103,6 +103,7 @@ async def replay(
     rule=st.sampled_from(RULE_NAMES),
     rate=st.sampled_from(["full", "guarded"]),
     elastic=st.booleans(),
+    returning=st.booleans(),
     history=deeds(),
     cut=st.integers(0, 25),
 )
@@ -114,10 +115,12 @@ def test_a_second_machine_comes_to_the_same_state(
     rule: str,
     rate: str,
     elastic: bool,
+    returning: bool,
     history: list[Deed],
     cut: int,
 ) -> None:
     of = {"rate": rate, "elastic": elastic and mode not in {"sync", "gpubox"}}
+    of["returning"] = returning and not of["elastic"]
     if elastic:
         joins = [replace(each, kind="join") for each in history[:3]]
         history = [*joins, *history]

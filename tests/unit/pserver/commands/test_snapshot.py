@@ -81,6 +81,7 @@ async def restore_in_the_middle(
     rule=st.sampled_from(RULE_NAMES),
     rate=st.sampled_from(["full", "guarded"]),
     elastic=st.booleans(),
+    returning=st.booleans(),
     history=deeds(),
     cut=st.integers(0, 25),
 )
@@ -92,10 +93,12 @@ def test_a_restored_machine_goes_on_as_the_one_that_was_saved(
     rule: str,
     rate: str,
     elastic: bool,
+    returning: bool,
     history: list[Deed],
     cut: int,
 ) -> None:
     of = {"rate": rate, "elastic": elastic and mode not in {"sync", "gpubox"}}
+    of["returning"] = returning and not of["elastic"]
     if of["elastic"]:
         history = [*(replace(each, kind="join") for each in history[:3]), *history]
 
@@ -105,7 +108,7 @@ def test_a_restored_machine_goes_on_as_the_one_that_was_saved(
 async def saved_training(mode: Mode) -> list[Message]:
     """Return the snapshot of a training with something of everything in it."""
     elastic = mode in {"async", "geo"}
-    one = Replica(mode, 2, rate="guarded", elastic=elastic)
+    one = Replica(mode, 2, rate="guarded", elastic=elastic, returning=mode == "sync")
     await one.execute([Make(specs_of(mode, "bfloat16", "adam"))])
     plain = Deed(
         "change", 0, 0, [*range(40)], 1, "float32", ["half", "flat"], 1, False, 0.5, True

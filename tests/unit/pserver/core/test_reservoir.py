@@ -201,3 +201,29 @@ def test_the_steps_that_come_out_do_not_depend_on_the_order_of_arrival(
         ]
         assert [c.payload for c in complete.contributions] == expected
         assert all(a.rank < b.rank for a, b in pairwise(complete.contributions))
+
+
+def test_the_next_step_of_a_worker_is_the_first_that_it_has_not_pushed() -> None:
+    reservoir = reservoir_for(2)
+    assert reservoir.next_of(Rank(0)) == 0
+    reservoir.add(Rank(0), Step(0), 1.0, "a0")
+    reservoir.add(Rank(0), Step(1), 1.0, "a1")
+    assert (reservoir.next_of(Rank(0)), reservoir.next_of(Rank(1))) == (2, 0)
+    reservoir.leave(Rank(0), Step(1))
+    assert reservoir.next_of(Rank(0)) == 1, "where it left"
+
+
+def test_what_is_dropped_of_a_worker_counts_no_more() -> None:
+    reservoir = reservoir_for(2)
+    for step in (0, 1):
+        reservoir.add(Rank(1), Step(step), 1.0, f"b{step}")
+    assert reservoir.in_progress() == (1,)
+
+    assert reservoir.drop(Rank(1), Step(1)) == ["b1"]
+    assert reservoir.drop(Rank(1), Step(1)) == []
+    reservoir.leave(Rank(1), Step(1))
+    for step in (0, 1):
+        reservoir.add(Rank(0), Step(step), 1.0, f"a{step}")
+
+    taken = [[part.payload for part in step.contributions] for step in drained(reservoir)]
+    assert taken == [["a0", "b0"], ["a1"]]

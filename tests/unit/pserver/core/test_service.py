@@ -37,3 +37,19 @@ async def test_a_request_that_failed_was_answered_too() -> None:
         await times.counted("push", times.now(), answer)
 
     assert times.facts() == {"push": [1, 0.0]}
+
+
+async def test_a_group_counts_within_its_process() -> None:
+    clock = FakeClock()
+    process = ServiceTimes(clock.monotonic)
+    await clock.advance(2.0)
+    one, other = (ServiceTimes(clock.monotonic, within=process) for _ in range(2))
+
+    began = clock.monotonic()
+    await clock.advance(0.5)
+    one.count("pull", began)
+    other.count("push", began, waited_s=0.25)
+
+    assert (one.facts(), other.facts()) == ({"pull": [1, 0.5]}, {"push": [1, 0.25]})
+    assert process.facts() == {"pull": [1, 0.5], "push": [1, 0.25]}
+    assert (one.seconds, process.seconds) == (0.5, 2.5)

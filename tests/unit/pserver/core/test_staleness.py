@@ -234,3 +234,21 @@ class GateMachine(RuleBasedStateMachine):
 
 
 TestGateModel = pytest.mark.slow(GateMachine.TestCase)
+
+
+def test_a_member_that_begins_later_is_raised_and_lets_others_go_on() -> None:
+    gate = StalenessGate(max_lead_steps=0)
+    gate.join(ADA)
+    gate.join(BOB)
+    gate.commit(ADA, Step(4))
+    assert not gate.begin(ADA, Step(5))
+
+    assert gate.begin_at(BOB, Step(5)) == (Release(rank=ADA, step=Step(5)),)
+    assert gate.begin_at(BOB, Step(3)) == (), "it is never taken back"
+    assert gate.committed() == {ADA: 5, BOB: 5}
+
+
+def test_who_is_no_member_begins_nowhere() -> None:
+    gate = StalenessGate(max_lead_steps=0)
+    with pytest.raises(UnknownWorkerError):
+        gate.begin_at(ADA, Step(1))

@@ -1,6 +1,8 @@
 """What a server had on its disk when it ended is what the next one begins with."""
 
 import asyncio
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +24,11 @@ from tests.unit.pserver.commands.histories import (
 
 from paramfleet_pserver.commands.codec import to_bytes
 from paramfleet_pserver.commands.passes import PassMode
-from paramfleet_pserver.commands.records import Command, Make
+from paramfleet_pserver.commands.records import Command, Limit, Make
 from paramfleet_pserver.commands.snapshot.writing import snapshot_of
 from paramfleet_pserver.durability.log.recovery import open_log
 from paramfleet_pserver.durability.log.settings import LogSettings
-from paramfleet_pserver.durability.recovery import LOG_FOLDER, recover
+from paramfleet_pserver.durability.recovery import LOG_FOLDER, SETTLED_COMMANDS, recover
 from paramfleet_pserver.durability.snapshot_files import newest_snapshot, write_snapshot
 from paramfleet_pserver.requests.checked import Mode
 from paramfleet_pserver.tables.owners import Owners
@@ -207,6 +209,7 @@ async def test_another_job_is_refused(tmp_path: Path) -> None:
     assert isinstance(await outcome(tmp_path, "another"), LogOfOtherJobError)
     for segment in (tmp_path / LOG_FOLDER).glob("segment-*"):
         segment.unlink()
+    (tmp_path / LOG_FOLDER / "log.begun").unlink()
     assert isinstance(await outcome(tmp_path, "another"), SnapshotOfOtherJobError)
 
 
@@ -243,6 +246,41 @@ async def test_every_byte_of_a_snapshot_counts(tmp_path: Path) -> None:
     for length in range(0, len(content), 97):
         newest.path.write_bytes(content[:length])
         assert isinstance(await outcome(tmp_path), SnapshotDamagedError), length
+
+
+async def test_a_message_of_another_version_of_the_wire_is_damage_of_the_snapshot(
+    tmp_path: Path,
+) -> None:
+    body = bytearray(b"".join(encode(Message(fields={"kind": "machine"}))))
+    body[len(b"PFMS")] += 1
+    newest = write_snapshot(tmp_path, 0, [], job=JOB)
+    frame = struct.pack("<QI4x", len(body), zlib.crc32(body))
+    newest.path.write_bytes(newest.path.read_bytes() + frame + body)
+
+    assert isinstance(await outcome(tmp_path), SnapshotDamagedError)
+
+
+async def test_others_have_the_loop_while_a_log_is_replayed(tmp_path: Path) -> None:
+    server = await trained(tmp_path)
+    for _ in range(4 * SETTLED_COMMANDS):
+        await server.execute(Limit(None))
+    server.sync()
+    await server.end()
+    turns = 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with asyncio.TaskGroup() as tasks:
+        others = tasks.create_task(take_turns())
+        replica, _ = await recovered(tmp_path)
+        others.cancel()
+    await replica.owners.close()
+
+    assert turns > 4
 
 
 def list_drafts(folder: Path) -> list[Path]:

@@ -3,10 +3,11 @@
 import asyncio
 import os
 import resource
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.unit.pserver.commands.histories import Deed, History, Replica, specs_of
@@ -15,6 +16,7 @@ from paramfleet_pserver.commands.records import Make
 from paramfleet_pserver.commands.snapshot.writing import take_image
 from paramfleet_pserver.durability.saving import save_snapshot
 from paramfleet_pserver.durability.snapshot_files import (
+    SnapshotDraft,
     SnapshotFile,
     newest_snapshot,
     read_snapshot,
@@ -24,6 +26,9 @@ from paramfleet_shared.errors.tables import TableMemoryError
 from paramfleet_shared.net.wire.message import encode
 from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.values.amounts import Memory
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 JOB = "a job, epoch 1"
 PIECE_BYTES = 256
@@ -156,6 +161,17 @@ async def test_a_cancellation_leaves_the_former_snapshot(tmp_path: Path) -> None
     await training.one.owners.close()
 
 
+def is_beginning_a_draft() -> bool:
+    """Return whether a thread is making a snapshot's file."""
+    for frame in sys._current_frames().values():
+        at: FrameType | None = frame
+        while at is not None:
+            if at.f_code is SnapshotDraft.begin.__code__:
+                return True
+            at = at.f_back
+    return False
+
+
 async def test_a_disk_that_hangs_delays_no_command(tmp_path: Path) -> None:
     training = await Training(tmp_path).begin()
     digest = await training.one.digest(same_owners=True)
@@ -166,6 +182,7 @@ async def test_a_disk_that_hangs_delays_no_command(tmp_path: Path) -> None:
     async with asyncio.timeout(LATE_S), asyncio.TaskGroup() as group:
         saving = group.create_task(training.save())
         await until(training.images)
+        await until(is_beginning_a_draft)
         for _ in range(20):
             training.push()
             await training.one.settle()

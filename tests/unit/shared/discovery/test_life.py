@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from paramfleet_shared.discovery.life import JobLife
+from paramfleet_shared.discovery.membership.life import JobLife
 from paramfleet_shared.discovery.placement import Placement
 from paramfleet_shared.discovery.records import Failure, JobRecord
 from paramfleet_shared.errors import JobFailedError

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from paramfleet_shared.discovery.redis.access_list import job_rights
+from paramfleet_shared.discovery.redis.access_list import access_list, job_rights
 from paramfleet_shared.discovery.redis.config import ServedRedis, User
 
 JOB = User(name="default", password="s3cret", rights=job_rights("flights"))
@@ -48,3 +48,31 @@ def test_no_script_comes_along_with_a_call() -> None:
 
     assert "+evalsha" in rights
     assert not {"+eval", "+script", "+script|load", "+eval_ro", "+function"} & set(rights)
+
+
+def rules_of(user: str, *, redis: int = 7) -> set[str]:
+    text = access_list(
+        "flights", {"coordinator": "aa", "pserver": "bb", "worker": "cc"}, redis=redis
+    )
+    (line,) = [each for each in text.splitlines() if each.startswith(f"user {user} ")]
+    return {each for each in line.split() if "~" in each}
+
+
+def test_members_write_what_says_how_they_are_and_read_the_rest() -> None:
+    everything = "~paramfleet:flights:*"
+    of_pservers, of_workers = rules_of("pserver"), rules_of("worker")
+
+    assert everything in rules_of("coordinator")
+    assert f"%R{everything}" in of_pservers
+    assert everything not in of_pservers | of_workers
+    assert of_workers - of_pservers == {"~paramfleet:flights:[0-9]*:gather:*"}
+    assert not any(
+        name in rule
+        for rule in of_workers
+        for name in ("job", "coordinator", "open", "barrier")
+    )
+
+
+def test_a_redis_of_before_knows_no_keys_that_are_only_read() -> None:
+    for user in ("coordinator", "pserver", "worker"):
+        assert rules_of(user, redis=6) == {"~paramfleet:flights:*"}

@@ -16,6 +16,7 @@ from paramfleet_shared.discovery.errors import (
 from paramfleet_shared.discovery.job_registry import JobRegistry
 from paramfleet_shared.discovery.records import Failure, JobRecord, JobSizes, Member, Release
 from paramfleet_shared.discovery.redis.embedded import EmbeddedRedis
+from paramfleet_shared.discovery.redis.scripts import KNOWN, Keys
 from paramfleet_shared.discovery.redis.store import RedisStore, outlast
 from paramfleet_shared.discovery.registry import CoordinatorRecord, Registry
 from paramfleet_shared.system.clock import SystemClock
@@ -75,6 +76,50 @@ async def test_a_heartbeat_brings_the_state_of_the_job(
     assert snapshot.beats == {("worker", 0): 1}
     assert snapshot.ends == {("worker", 0): "done"}
     assert snapshot.facts == {("worker", 0): {"step": 3}}
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        ("members", "nobody:9", "x"),
+        ("members", "worker:1", "[1]"),
+        ("members", "worker:1", '{"role": "worker"}'),
+        ("members", "worker:1", replace(ADA, index=7).to_json()),
+        ("members", "nobody:0", replace(ADA, role="nobody").to_json()),
+        ("members", "worker:1", replace(ADA, index="1").to_json()),  # type: ignore[arg-type]
+        ("members", "worker:1", "[" * 5000),
+        ("beats", "worker:x", "1"),
+        ("beats", "worker:0", "9" * 5000),
+        ("ends", "worker:0", "gone"),
+        ("ends", "worker:0", b"\xff"),
+        ("facts", "worker:0", "[]"),
+        ("facts", "worker", "{}"),
+        ("facts", f"{KNOWN}worker:0", "{}"),
+        ("facts", f"{KNOWN}worker:0", '{"record": {"state": "mad"}, "passed": {}}'),
+        ("released", "b", "{}"),
+        ("launchers", "h", "x"),
+    ],
+)
+async def test_what_can_not_be_read_is_left_out_and_logged_once(
+    store: RedisStore,
+    job_registry: JobRegistry,
+    job_name: str,
+    caplog: pytest.LogCaptureFixture,
+    entry: tuple[str, str, str | bytes],
+) -> None:
+    place, field, text = entry
+    ada = await admit(job_registry, ADA)
+    (key,) = [each for each in Keys(job_name).of_run(1) if each.endswith(f":{place}")]
+    await store.command("HSET", key, field, text)
+
+    await job_registry.tick()
+    snapshot = await job_registry.tick()
+
+    assert snapshot.job is not None
+    assert snapshot.members == {("worker", 0): ada}
+    assert not any(snapshot.ends)
+    said = [each for each in caplog.records if each.getMessage() == "registry.unreadable"]
+    assert [each.__dict__["field"] for each in said] == [field]
 
 
 async def test_a_former_life_may_write_nothing(

@@ -25,7 +25,13 @@ FACTS = {
 
 
 def made(cls: type[FleetError]) -> FleetError:
-    kinds = inspect.get_annotations(cls) or inspect.get_annotations(cls.__init__)
+    stated = {
+        name: kind
+        for each in reversed(cls.__mro__)
+        if issubclass(each, FleetError) and each.__module__ != FleetError.__module__
+        for name, kind in inspect.get_annotations(each).items()
+    }
+    kinds = stated or inspect.get_annotations(cls.__init__)
     facts: dict[str, Any] = {
         name: FACTS[inspect.formatannotation(kind).removeprefix("typing.")]
         for name, kind in kinds.items()

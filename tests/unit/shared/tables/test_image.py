@@ -129,6 +129,24 @@ def test_two_images_have_the_rows_of_their_own_moments() -> None:
     assert by_id(rows.read_image(first, 0, 99)) == of_first
 
 
+def test_an_image_knows_nothing_of_those_that_ended_before() -> None:
+    rows = shard()
+    chance = np.random.default_rng(5)
+    kinds = ["push", "create", "remove", "assign"]
+    for round_ in range(12):
+        image, expected = rows.image(), by_id(rows.export(0, rows.num_slots))
+        for seed in range(6):
+            ids = chance.integers(0, 40 + 10 * round_, 12).tolist()
+            act(rows, (kinds[int(chance.integers(4))], ids, seed))
+
+        if round_ % 3:  # else it is given up half read
+            assert by_id(rows.read_image(image, 0, image.num_places)) == expected
+        else:
+            rows.read_image(image, 0, image.num_places // 2)
+        rows.end_image(image)
+        rows.end_image(image)
+
+
 def test_rows_are_put_aside_once_and_only_while_they_are_not_read() -> None:
     rows = shard()
     act(rows, ("create", [*range(100)], 1))

@@ -45,6 +45,15 @@ def test_without_another_command_it_asks_the_running_job(words: list[str]) -> No
     assert "paramfleet checkpoint: no job" in found.stderr
 
 
+def test_load_asks_the_running_job_for_a_whole_path(tmp_path: Path) -> None:
+    found = run("load", tmp_path / "kept")
+
+    assert found.exit_code == 1
+    assert "paramfleet checkpoint load: no job" in found.stderr
+    assert run("load").exit_code == 2
+    assert run("load", "x", "--timeout", "0").exit_code == 2
+
+
 def test_options_of_write_before_another_command_are_refused(tmp_path: Path) -> None:
     found = run("--name", "x", "list", tmp_path)
 
@@ -82,11 +91,43 @@ def test_verify_ends_with_1_if_anything_is_wrong(tmp_path: Path) -> None:
     good, bad = run("verify", whole), run("verify", whole, damaged)
 
     assert (good.exit_code, bad.exit_code) == (0, 1)
-    assert good.stdout.startswith(f"{whole}: whole; 1 files, 1 rows")
+    assert good.stdout.startswith(f"{whole}: whole; 1 file, 1 row, ")
+    assert f"{damaged}: 1 problem; 1 file, 1 row, " in bad.stdout
     assert "table000.safetensors: its length is another; restore the file" in bad.stdout
     as_json = json.loads(run("verify", whole, damaged, "--json").stdout)
     assert [each["whole"] for each in as_json] == [True, False]
     assert as_json[1]["problems"][0]["file"] == "table000.safetensors"
+
+
+def test_verify_reads_all_checkpoints_in_a_folder(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        written(tmp_path / "kept" / name, 1.0)
+    (tmp_path / "kept" / "latest").symlink_to("b")
+    (tmp_path / "kept" / ".c.0123abcd.partial").mkdir()
+    whole = run("verify", tmp_path / "kept")
+    (tmp_path / "kept" / "b" / "table000.safetensors").unlink()
+    damaged = run("verify", tmp_path / "kept")
+
+    assert (whole.exit_code, damaged.exit_code) == (0, 1)
+    read = {line.partition(":")[0] for line in whole.stdout.splitlines()}
+    assert read == {str(tmp_path / "kept" / name) for name in ("a", "b")}
+    assert f"{tmp_path / 'kept' / 'b'}: 1 problem; " in damaged.stdout
+    assert "table000.safetensors: [Errno 2]" in damaged.stdout
+
+
+@pytest.mark.parametrize("name", ["empty", "none"])
+def test_verify_of_a_folder_without_checkpoints_says_what_to_name(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+
+    found = run("verify", tmp_path / name)
+
+    assert found.exit_code == 1
+    assert (
+        f"manifest.json: is missing from {tmp_path / name}; name a checkpoint" in found.stdout
+    )
+    assert "Errno" not in found.output
 
 
 def test_diff_ends_with_0_1_or_2(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from paramfleet_shared.checkpoint.manifest import (
 from paramfleet_shared.checkpoint.saved_rows import NoSuchTableError
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 from paramfleet_worker.__main__ import main
-from paramfleet_worker.app.exporting import WordsError, export_table
+from paramfleet_worker.app.exporting import ExportFormatError, WordsError, export_table
 from paramfleet_worker.config import ExportFormat
 
 IDS = np.array([4, 1, 3], np.int64)
@@ -51,9 +51,9 @@ def checkpoint(tmp_path: Path) -> Path:
 def test_npy_is_rows_and_ids(checkpoint: Path, tmp_path: Path) -> None:
     output = tmp_path / "new" / "words.npy"
 
-    count = export_table(checkpoint, table="words", format="npy", output=output)
+    done = export_table(checkpoint, table="words", format="npy", output=output)
 
-    assert count == 3
+    assert done == (3, (output, output.with_suffix(".ids.npy")))
     assert np.array_equal(np.load(output), ROWS[ORDER])
     assert np.array_equal(np.load(output.with_suffix(".ids.npy")), IDS[ORDER])
     assert len(list(output.parent.iterdir())) == 2
@@ -194,6 +194,47 @@ def test_a_manifest_of_something_else_is_no_hindrance(checkpoint: Path, tmp_path
     export_table(checkpoint, table="words", format="npy", output=tmp_path / "words.npy")
 
     assert np.array_equal(np.load(tmp_path / "words.npy"), ROWS[ORDER])
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("u.npy", "npy"), ("u.safetensors", "safetensors"), ("u.txt", "word2vec"),
+     ("u.VEC", "word2vec"), ("u", "safetensors"), ("u.bin", "safetensors")],
+)  # fmt: skip
+def test_the_suffix_says_the_format(
+    checkpoint: Path, tmp_path: Path, name: str, kind: ExportFormat
+) -> None:
+    done = export_table(checkpoint, table="words", output=tmp_path / "new" / name)
+    same = export_table(checkpoint, table="words", format=kind, output=tmp_path / "same" / name)
+
+    written = [path.read_bytes() for path in done.files]
+    assert written == [path.read_bytes() for path in same.files]
+    assert len(written) == len(list((tmp_path / "new").iterdir())) == 1 + (kind == "npy")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("u.npy", "safetensors"), ("u.safetensors", "word2vec"), ("u.txt", "npy")],
+)
+def test_a_suffix_of_another_format_is_refused(
+    checkpoint: Path, tmp_path: Path, name: str, kind: ExportFormat
+) -> None:
+    with pytest.raises(ExportFormatError, match=rf"{name}.*--format says {kind}: leave"):
+        export_table(checkpoint, table="words", format=kind, output=tmp_path / name)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+
+def test_the_command_names_all_files_and_its_default(checkpoint: Path, tmp_path: Path) -> None:
+    output = tmp_path / "u.npy"
+    command = ["export", str(checkpoint), "--table", "words", "--output", str(output)]
+
+    done = CliRunner().invoke(main, command)
+    shown = " ".join(CliRunner().invoke(main, ["export", "--help"]).output.split())
+
+    assert done.output == f"3 rows in {output}, {tmp_path / 'u.ids.npy'}\n"
+    assert "Default: what the suffix of --output says" in shown
+    assert "safetensors for another" in shown
 
 
 def test_the_command_says_what_it_wrote(checkpoint: Path, tmp_path: Path) -> None:

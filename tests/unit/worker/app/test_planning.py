@@ -113,6 +113,23 @@ def test_pservers_and_workers_run_the_script_and_the_coordinator_knows_the_sizes
     ]
 
 
+def test_a_pserver_is_started_again_with_what_the_script_gave_it_unless_the_script_is_wanted(
+    reservations: PortReservations,
+) -> None:
+    given = {"host": "127.0.0.1", "checkpoint_dirs": "/a:/b"}
+
+    command = plan(reservations, data_dir="data").command_of_server(given)
+
+    assert command == [
+        sys.executable, "-P", "-m", "paramfleet_pserver",
+        "--checkpoint-dirs=/a:/b", "--host=127.0.0.1",
+    ]  # fmt: skip
+    assert plan(reservations, data_dir="data").keeps_arguments
+    assert not plan(reservations, data_dir="data", rerun_script=True).keeps_arguments
+    assert not plan(reservations, data_dir="data", max_restarts=0).keeps_arguments
+    assert not plan(reservations).keeps_arguments
+
+
 @pytest.mark.parametrize(("servers", "shards"), [(8, []), (9, ["--num-shards=9"])])
 def test_a_job_of_many_pservers_gets_a_shard_for_each(
     reservations: PortReservations, servers: int, shards: list[str]
@@ -228,3 +245,28 @@ def test_without_a_data_folder_pservers_get_none_of_it(reservations: PortReserva
 
     assert not [name for name in environment if name.startswith("PARAMFLEET_PSERVER__")]
     assert planned.restarts == 0
+
+
+def test_a_job_that_can_be_scaled_starts_some_processes_for_more_groups(
+    reservations: PortReservations,
+) -> None:
+    planned = plan(reservations, server_num="2:4", worker_num=1, replicas=1)
+
+    assert labels(planned) == ["coordinator 0", "pserver 0", "pserver 1", "worker 0"]
+    assert planned.alone
+    assert len(planned.facts.topology.servers) == 4, "those that come later have a place"
+    command = planned.command_of(ProcessName("coordinator", 0), {})
+    assert {"--server-num=4", "--server-processes=2", "--replicas=1"} <= set(command)
+    environment = planned.environment_of(ProcessName("pserver", 3), {})
+    assert environment["PARAMFLEET_PSERVER__HOSTING"] == "planned"
+    assert environment["PARAMFLEET_PSERVER__INDEX"] == "3"
+
+
+def test_a_plain_number_of_pservers_is_as_before(reservations: PortReservations) -> None:
+    planned = plan(reservations, server_num=2, worker_num=1)
+
+    command = planned.command_of(ProcessName("coordinator", 0), {})
+    assert "--server-num=2" in command
+    assert not any("processes" in word or "replicas" in word for word in command)
+    environment = planned.environment_of(ProcessName("pserver", 0), {})
+    assert "PARAMFLEET_PSERVER__HOSTING" not in environment

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from paramfleet_shared.errors.logs import DataFolderError
 from paramfleet_shared.net.tokens import SeveralTokens, Tokens, new_token
 from paramfleet_shared.settings.config import Resolved, resolve
 from paramfleet_worker.app.launch.planning import plan_launch
-from paramfleet_worker.app.launch.preparing import prepared_launch
+from paramfleet_worker.app.launch.preparing import LogDirError, prepared_launch
 from paramfleet_worker.config import LaunchSettings
 from paramfleet_worker.process.admin_token import token_in
 from paramfleet_worker.process.ports import PortReservations
@@ -60,3 +61,28 @@ def test_a_file_of_tokens_is_accepted_beside_the_launchers_own(
 
     assert [each and each.role for each in found] == ["read", "admin", None]
     assert all(each is None or tokens.has(each) for each in found)
+
+
+@pytest.mark.parametrize("inside", ["", "below"])
+def test_folders_that_can_not_be_made_are_named_before_anything_starts(
+    tmp_path: Path, reservations: PortReservations, inside: str
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    path = str(file / inside) if inside else str(file)
+    reason = "Not a directory" if inside else "File exists"
+    for name, error in (("data_dir", DataFolderError), ("log_dir", LogDirError)):
+        given = resolved(tmp_path, "one", **{name: path})
+        plan = plan_launch(given.value, script=("x.py",), pod_ip="", reservations=reservations)
+        with pytest.raises(error, match=reason) as caught, prepared_launch(given, plan, {}):
+            pass
+        assert isinstance(caught.value, DataFolderError | LogDirError)
+        assert caught.value.facts["path"] == path
+
+
+def test_the_data_folder_is_made(tmp_path: Path, reservations: PortReservations) -> None:
+    given = resolved(tmp_path, "one", data_dir=str(tmp_path / "some" / "data"))
+    plan = plan_launch(given.value, script=("x.py",), pod_ip="", reservations=reservations)
+
+    with prepared_launch(given, plan, {}):
+        assert (tmp_path / "some" / "data").stat().st_mode & 0o777 == 0o700

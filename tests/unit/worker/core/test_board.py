@@ -41,8 +41,30 @@ def test_the_board_says_that_a_server_is_waited_for() -> None:
     assert "server 1 is lost; the job waits 41.5 s more for it" in lines
 
 
+def test_the_board_says_that_a_disk_takes_no_change() -> None:
+    full = {**STATUS["servers"][0], "disk_fault": "[Errno 28] No space left on device"}
+
+    lines = board({**STATUS, "servers": [full]})
+
+    assert any("server 0: its disk takes no change ([Errno 28]" in line for line in lines)
+
+
 def test_the_board_keeps_to_the_width() -> None:
     assert max(map(len, board(STATUS, width=30))) == 30
+
+
+def test_the_board_tells_how_many_processes_are_asked_for_but_not_there() -> None:
+    process = {"index": 0, "host": "here", "groups": [0], "follows": [], "draining": False}
+    plan: dict[str, Any] = {
+        "wanted": 3,
+        "processes": [{**process, "alive": True}, {**process, "index": 1, "alive": False}],
+        "groups": [],
+        "unprotected": [],
+    }
+
+    assert "3 processes are asked for, 1 are there" in board({**STATUS, "plan": plan})
+    plan["wanted"] = 1
+    assert not any("asked for" in line for line in board({**STATUS, "plan": plan}))
 
 
 def test_before_the_training_nothing_is_made_up() -> None:

@@ -25,7 +25,9 @@ from paramfleet_worker.core.events import (
     Review,
     Reviewed,
     Signal,
+    Start,
     Tick,
+    Wanted,
     WatchMembers,
     describe_exit,
 )
@@ -42,7 +44,7 @@ MEMBERS = (COORDINATOR, SERVER, ADA, BOB)
 
 def launched(*, alone: bool = True, registry: ProcessName | None = REDIS) -> Supervisor:
     names = ALL if registry is not None else MEMBERS
-    return Supervisor(names, registry=registry, alone=alone)
+    return Supervisor(names, registry=registry, alone=alone, groups=4)
 
 
 def all_end(supervisor: Supervisor, names: Iterable[ProcessName], code: int) -> list[Action]:
@@ -375,7 +377,7 @@ def die(supervisor: Supervisor, name: ProcessName, at: float) -> list[Action]:
 
 
 @pytest.mark.parametrize("name", [SERVER, COORDINATOR, REDIS])
-def test_what_died_is_started_again_with_more_and_more_delay(name: ProcessName) -> None:
+def test_what_dies_at_once_is_started_again_with_more_and_more_delay(name: ProcessName) -> None:
     supervisor, at = kept(restarts=7), 10.0
     delays_s = []
 
@@ -389,10 +391,22 @@ def test_what_died_is_started_again_with_more_and_more_delay(name: ProcessName) 
         assert name in supervisor.alive
         assert supervisor.phase is Phase.RUNNING
         delays_s.append(round(due - at, 3))
-        at = due + 1.0
+        at = due + 0.05
 
-    assert delays_s == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
+    assert delays_s == [0.1, 0.15, 0.35, 0.75, 1.55, 1.95, 1.95]
     assert supervisor.next_tick() is None
+
+
+def test_what_has_lived_for_seconds_is_started_again_at_once() -> None:
+    supervisor, at = kept(restarts=7), 10.0
+
+    for _ in range(7):
+        die(supervisor, SERVER, at)
+        due = supervisor.next_tick()
+        assert due is not None
+        assert due == pytest.approx(at + 0.1)
+        supervisor.handle(Tick(), due)
+        at = due + 2.0
 
 
 def test_what_dies_too_often_in_a_row_ends_the_job_by_name() -> None:
@@ -400,8 +414,8 @@ def test_what_dies_too_often_in_a_row_ends_the_job_by_name() -> None:
     die(supervisor, SERVER, 10.0)
     supervisor.handle(Tick(), 10.1)
 
-    asked = die(supervisor, SERVER, 60.0)
-    told = supervisor.handle(RecordRead(None), 60.1)
+    asked = die(supervisor, SERVER, 30.0)
+    told = supervisor.handle(RecordRead(None), 30.1)
 
     assert asked == [Consult(SERVER, KILLED)]
     assert told[0] == Report(SERVER, KILLED, local=True)
@@ -415,11 +429,26 @@ def test_a_registry_that_dies_too_often_ends_the_job_at_once() -> None:
     assert die(supervisor, REDIS, 11.0)[0] == Report(REDIS, KILLED, local=True)
 
 
-def test_a_process_that_has_lived_for_a_minute_begins_a_new_count() -> None:
+def test_a_process_that_was_killed_after_twenty_seconds_begins_a_new_count() -> None:
     supervisor = kept(restarts=1)
-    for at in (10.0, 71.0):
+    for at in (10.0, 30.2):
         die(supervisor, SERVER, at)
         assert supervisor.handle(Tick(), at + 0.1) == [Restart(SERVER, KILLED, 1, 1)]
+
+
+def test_a_process_that_ends_by_the_same_error_again_ends_the_job() -> None:
+    supervisor = kept(restarts=1)
+    for at in (10.0, 611.0):
+        assert supervisor.handle(Exited(SERVER, 1), at) == [Review(SERVER)]
+        assert supervisor.handle(Reviewed(SERVER), at) == []
+        assert supervisor.handle(Tick(), at + 0.1) == [
+            Restart(SERVER, "exited with code 1", 1, 1)
+        ]
+
+    assert supervisor.handle(Exited(SERVER, 1), 1000.0) == [Review(SERVER)]
+    assert supervisor.handle(Reviewed(SERVER), 1000.0) == [
+        Consult(SERVER, "exited with code 1")
+    ]
 
 
 @pytest.mark.parametrize("name", [SERVER, COORDINATOR])
@@ -467,6 +496,45 @@ def test_a_machine_whose_only_process_waits_for_its_restart_goes_on() -> None:
     supervisor.handle(Reviewed(SERVER), 10.1)
 
     assert supervisor.handle(Tick(), 10.3) == [Restart(SERVER, KILLED, 1, 3)]
+
+
+def with_workers(names: Iterable[ProcessName] = ALL, restarts: int = 3) -> Supervisor:
+    return Supervisor(
+        names,
+        registry=REDIS if REDIS in names else None,
+        alone=True,
+        restarts=restarts,
+        restarted=frozenset({"worker"}),
+    )
+
+
+def test_a_worker_that_died_is_started_again_where_workers_return() -> None:
+    supervisor = with_workers()
+
+    assert die(supervisor, ADA, 10.0) == []
+    assert supervisor.handle(Exited(BOB, 0), 10.05) == []
+    assert supervisor.phase is Phase.RUNNING, "it isn't over before the other has come back"
+    assert supervisor.handle(Tick(), 10.1) == [Restart(ADA, KILLED, 1, 3)]
+    supervisor.handle(Exited(ADA, 0), 11.0)
+    assert supervisor.phase.name == "SETTLING"
+
+
+def test_a_worker_that_dies_too_often_in_a_row_ends_the_job_with_its_log() -> None:
+    supervisor = with_workers(restarts=1)
+    die(supervisor, ADA, 10.0)
+    supervisor.handle(Tick(), 10.1)
+
+    asked = die(supervisor, ADA, 12.0)
+    told = supervisor.handle(RecordRead(None), 12.1)
+
+    assert asked == [Consult(ADA, KILLED)]
+    assert told[0] == Report(ADA, KILLED, local=True)
+
+
+def test_only_the_roles_that_are_named_are_started_again() -> None:
+    supervisor = with_workers()
+
+    assert supervisor.handle(Exited(SERVER, -9), 10.0) == [Consult(SERVER, KILLED)]
 
 
 def test_nothing_is_started_again_once_the_job_ends() -> None:
@@ -638,3 +706,38 @@ def test_after_any_history_sigkill_reaches_everyone_within_three_seconds_of_the_
     finishes = [action for action in actions if isinstance(action, Finish)]
     assert len(finishes) == (supervisor.phase is Phase.ENDED)
     assert sum(isinstance(action, Report) for action in actions) <= 1
+
+
+def test_pservers_that_are_wanted_and_absent_are_started() -> None:
+    supervisor = launched()
+
+    assert supervisor.handle(Wanted(3), 1.0) == [
+        Start(ProcessName("pserver", 1)),
+        Start(ProcessName("pserver", 2)),
+    ]
+    assert supervisor.handle(Wanted(3), 1.5) == []
+    assert supervisor.handle(Exited(ProcessName("pserver", 2), 0), 2.0) == []
+    assert supervisor.handle(Wanted(2), 2.5) == []
+    assert supervisor.handle(Wanted(3), 3.0) == [Start(ProcessName("pserver", 2))]
+
+
+def test_no_more_pservers_are_started_than_there_are_groups() -> None:
+    supervisor = launched()
+
+    started = supervisor.handle(Wanted(10**9), 1.0)
+
+    assert started == [Start(ProcessName("pserver", index)) for index in (1, 2, 3)]
+
+
+def test_a_pserver_that_is_being_restarted_is_not_started_twice() -> None:
+    supervisor = Supervisor(ALL, registry=REDIS, alone=True, restarts=3, groups=4)
+    assert supervisor.handle(Exited(SERVER, -9), 1.0) == [Review(SERVER)]
+
+    assert supervisor.handle(Wanted(1), 1.0) == []
+
+
+def test_nothing_is_started_once_the_job_ends() -> None:
+    supervisor = launched()
+    supervisor.handle(Interrupted(signal.SIGTERM), 1.0)
+
+    assert supervisor.handle(Wanted(3), 1.1) == []

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from paramfleet.model_state.one_checkpoint import folder_to_load
+from paramfleet.model_state.random_states import random_states, restore_random
 from paramfleet.session.all_or_none import NOT_FITTING
 from paramfleet.session.checkpoint.group.manifest import (
     read_group_manifest,
     write_group_manifest,
 )
 from paramfleet.session.checkpoint.group.part import manifest_of, write_worker
-from paramfleet.session.checkpoint.group.random_states import random_states, restore_random
 from paramfleet.session.checkpoint.group.reading import Prepared, prepared
 from paramfleet.session.checkpoint.group.together import in_all
 from paramfleet.session.checkpoint.group.worker_state import made_of, ready, taken_state
@@ -84,7 +84,7 @@ class GroupCheckpoints:
                 return None
             final = Path(dirname)
             if keep is not None:
-                clear_left(final)  # of a save during which a worker was killed
+                clear_left(final, alone=True)  # of a save during which a worker was killed
                 final = begin_numbered(final, step=optimizer.num_steps)
             final = folder_to_save(final)
             return [str(final), str(temporary_beside(final))]

@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from paramfleet.model_state.random_states import check_random
 from paramfleet.session.all_or_none import NOT_FITTING
 from paramfleet.session.checkpoint.group.files import WorkerFiles
 from paramfleet.session.checkpoint.group.manifest import GroupManifest
 from paramfleet.session.checkpoint.group.part import progress_of
 from paramfleet.session.checkpoint.group.putting import StateToPut, state_to_put
-from paramfleet.session.checkpoint.group.random_states import check_random
 from paramfleet.session.registered import SavedProgress
 from paramfleet.training.collective.model import CollectiveModel
 from paramfleet.training.collective.optimizer import CollectiveOptimizer

@@ -42,6 +42,9 @@ class AsyncMode(ServedMode):
     def start(self) -> None:
         """Start as every served mode, and start the sender."""
         super().start()
+        session = self._job.communicator.session
+        if self._mode.max_staleness is not None and (session.elastic or session.returning):
+            self._job.communicator.wait(self._begin())
         self.fresh = FreshSteps(self._mode.fresh_steps)
         """Which steps wait. Who comes late begins as far as the slowest is."""
         self.fresh.go_on_from(self._step)
@@ -170,16 +173,21 @@ class AsyncMode(ServedMode):
         """Wait while this worker led the slowest by more than ``max_staleness`` (SSP).
 
         Each pserver is asked: one may have pushes that another lacks, for which calls are on
-        their way, or which has come back and gets them again. In an elastic job the first one
-        decides, since they may count a worker that came late from different steps.
+        their way, or which has come back and gets them again.
         """
         fields = {**self._job.author.fields(), "step": step}
         pservers = self._job.pservers
-        timeout_s = pservers.step_timeout_s
-        if self._job.communicator.session.elastic:
-            await pservers.call_one(0, "wait_turn", fields, timeout_s=timeout_s)
-        else:
-            await pservers.call_all("wait_turn", fields, timeout_s=timeout_s)
+        await pservers.call_all("wait_turn", fields, timeout_s=pservers.step_timeout_s)
+
+    async def _begin(self) -> None:
+        """Have all pservers count this worker from the same step on.
+
+        They may have counted it from different ones, since each lets who comes late begin with
+        the slowest that it knows. Two who come late may wait for each other at two pservers
+        else.
+        """
+        message = Message(fields={**self._job.author.change(), "step": self._step})
+        await self._job.pservers.change("begin", [message] * self._job.placement.num_servers)
 
     @override
     def _when(self) -> When:
@@ -198,7 +206,7 @@ class AsyncMode(ServedMode):
                 writes = await asyncio.to_thread(self._writes, gradients)
         else:
             writes = self._writes(gradients)
-        await self._push(self._new_push(gradients), writes)
+        await self._push(self._new_push(gradients), writes, gradients.state)
 
     async def _push_rest(self) -> None:
         for gradient in self._outgoing.take_rest():
@@ -209,4 +217,4 @@ class AsyncMode(ServedMode):
                 rows=gradient.rows,
                 lr=gradient.lr,
             )
-            await self._push(self._new_push(rest), [write])
+            await self._push(self._new_push(rest), [write], None)

@@ -49,7 +49,10 @@ def merge(steps: Sequence[StepGradients], *, by_id: bool = False) -> StepGradien
     together = zip(*(step.parts for step in steps), strict=True)
     parts = [_merge_parts(same, by_id=by_id) for same in together]
     examples = sum(step.examples for step in steps)
-    return StepGradients(step=steps[-1].step, examples=examples, parts=tuple(parts))
+    last = steps[-1]
+    return StepGradients(
+        step=last.step, examples=examples, parts=tuple(parts), state=last.state
+    )
 
 
 def _num_bytes(gradients: StepGradients) -> int:

@@ -33,14 +33,16 @@ from paramfleet.training.job import (
 from paramfleet.training.loaded_states import take_saved_states
 from paramfleet.training.modes.base import Mode, ModelTables, check_gradients
 from paramfleet.training.modes.fresh import FreshSteps
+from paramfleet.training.modes.geo.came import RowsThatCame
 from paramfleet.training.modes.geo.deltas import Delta, Received, ReceivedRows, divided
 from paramfleet.training.modes.geo.in_place import GeoInPlace
 from paramfleet.training.modes.geo.periods import Periods
 from paramfleet.training.modes.geo.powers import powers_at
-from paramfleet.training.modes.geo.rows import drop, pull_anew, take_received
+from paramfleet.training.modes.geo.rows import drop, pull_anew, take_lost, take_received
 from paramfleet.training.modes.geo.states import GeoStates
 from paramfleet.training.modes.rowstep import RowStepper, forget_states, step_rows
 from paramfleet.training.removals import send_removal
+from paramfleet.transport.keeping import State, with_state
 from paramfleet.transport.requests import Write, decoded_part, dense_slice, write_messages
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.tables.encoding import (
@@ -111,6 +113,7 @@ class GeoMode(Mode):
         self._delta_step = 0
         """Steps taken when deltas were taken last."""
         self._acks: dict[tuple[int, str], int] = {}
+        self._came = RowsThatCame()
         self._flying: Future[Received] | None = None
         self._slices = {
             block.name: [
@@ -200,7 +203,10 @@ class GeoMode(Mode):
         """Take in the rows that an exchange brought, once."""
         rows, received.rows = received.rows, {}
         for name, pieces in rows.items():
-            take_received(self._rows[name], pieces, self.states)
+            replica = self._rows[name]
+            take_received(replica, pieces, self.states)
+            for server, came in self._came.take(name).items():
+                take_lost(self._job, replica, server, came, max_rows=self._max_rows(name))
 
     def flush(self) -> None:
         """Exchange now: send what has moved, take in what others changed."""
@@ -326,18 +332,26 @@ class GeoMode(Mode):
         return max(1, _MESSAGE_VALUES // (dim * len(self._rows)))
 
     def _send(self, deltas: list[Delta]) -> None:
-        self._flying = self._job.communicator.submit(self._exchange(deltas, self._step))
+        state = self._job.keeper.state()
+        exchange = self._exchange(deltas, self._step, state=state)
+        self._flying = self._job.communicator.submit(exchange)
 
     def _exchange_now(self, deltas: list[Delta]) -> None:
         self._send(deltas)
         self.wait_exchanged()
 
     async def _exchange(
-        self, deltas: list[Delta], step: int, *, dense: bool = True
+        self,
+        deltas: list[Delta],
+        step: int,
+        *,
+        dense: bool = True,
+        state: State | None = None,
     ) -> Received:
         """Push differences, then collect everything that others changed.
 
-        Without ``dense`` that is rows alone.
+        Without ``dense`` that is rows alone. The last message with differences says by
+        ``state`` where this worker was when they were taken.
 
         Rows are received only when all of this worker's differences are added: a row that
         came earlier would lack what is still to be sent of it. What a pserver answers
@@ -346,7 +360,11 @@ class GeoMode(Mode):
         received = Received(step=step)
         while True:
             now, later = divided(deltas, self._max_rows)
-            more = await self._exchange_once(now, step, received, receives=not later)
+            said = None if later else state
+            more = await self._exchange_once(
+                now, step, received, receives=not later, state=said
+            )
+            state = state if later else None
             sending = {delta.table for delta in later}
             listening = (self._rows.keys() if later else more) - sending
             wires = {delta.table: delta.wire for delta in now}
@@ -360,7 +378,13 @@ class GeoMode(Mode):
         return received
 
     async def _exchange_once(
-        self, deltas: list[Delta], step: int, received: Received, *, receives: bool
+        self,
+        deltas: list[Delta],
+        step: int,
+        received: Received,
+        *,
+        receives: bool,
+        state: State | None,
     ) -> set[str]:
         """Send one message to each pserver; return the tables that have more rows to send."""
         writes = [self._write(delta) for delta in deltas]
@@ -376,7 +400,7 @@ class GeoMode(Mode):
             values_name="deltas",
             part_fields=partial(part_fields, receives=receives),
         )
-        answers = await self._job.pservers.change("exchange", messages)
+        answers = await self._job.pservers.change("exchange", with_state(messages, state))
         for block in self._blocks:
             for index, write in enumerate(writes):
                 if write.table == block.name:
@@ -423,7 +447,9 @@ class GeoMode(Mode):
                 ids, removed = received_ids(answer, index), removed_ids(answer, index)
                 pieces = received.rows.setdefault(write.table, [])
                 pieces.append(ReceivedRows(removed, ids, rows[server]))
-                if facts["more"]:
+                batch, has_more = self._acks[server, write.table], bool(facts["more"])
+                self._came.note(server, write.table, batch, ids, more=has_more)
+                if has_more:
                     more.add(write.table)
         return more
 

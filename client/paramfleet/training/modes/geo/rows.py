@@ -1,6 +1,7 @@
 """GEO's rows, taken as the pservers hold them."""
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,9 @@ from paramfleet.transport.requests import Read, ReadPlan
 from paramfleet_shared.tables.partition import partition
 from paramfleet_shared.tables.rows.batch import RowIds
 
-__all__ = ["drop", "pull_anew", "take_received"]
+__all__ = ["drop", "lost_ids", "pull_anew", "take_lost", "take_received"]
+
+log = logging.getLogger(__name__)
 
 
 def take_received(
@@ -49,8 +52,62 @@ def pull_anew(job: Job, replica: RowReplica, *, max_rows: int) -> None:
     Raises:
         FleetError: if a pserver didn't answer, or the job failed.
     """
-    spec, placement = replica.store.spec, job.placement
     ids = replica.store.live_ids().copy()
+    for some, served in _pulled(job, replica, ids, max_rows):
+        replica.install(some, served)
+
+
+def lost_ids(
+    replica: RowReplica, came: NDArray[np.int64], *, shards: range, num_shards: int
+) -> NDArray[np.int64]:
+    """Return the rows of some shards that are here, and didn't come with all others.
+
+    Args:
+        replica: The rows.
+        came: Those that came, int64 [n].
+        shards: Which.
+        num_shards: Of the table.
+    """
+    ids, _, offsets = partition(replica.store.live_ids(), num_shards)
+    own = ids[offsets[shards.start] : offsets[shards.stop]]
+    lost: NDArray[np.int64] = own[~np.isin(own, came)]
+    return lost
+
+
+def take_lost(
+    job: Job, replica: RowReplica, server: int, came: NDArray[np.int64], *, max_rows: int
+) -> None:
+    """Read the rows of a pserver that didn't come when it sent all that it has.
+
+    It may lack what this worker has received of them: the change of a worker that died
+    together with the pserver. This worker's own progress stays. No exchange is under way, so
+    what it has sent of its own is in what is read.
+
+    Args:
+        job: The worker's connections.
+        replica: The rows.
+        server: The pserver.
+        came: What came, int64 [n].
+        max_rows: Of one message.
+
+    Raises:
+        FleetError: if a pserver didn't answer, or the job failed.
+    """
+    placement = job.placement
+    shards = placement.shards_of(server)
+    ids = lost_ids(replica, came, shards=shards, num_shards=placement.num_shards)
+    for some, served in _pulled(job, replica, ids, max_rows):
+        replica.receive(some, served)
+    if len(ids):
+        facts = {"server": server, "table": replica.store.spec.name, "rows": len(ids)}
+        log.info("worker.rows_read_anew", extra=facts)
+
+
+def _pulled(
+    job: Job, replica: RowReplica, ids: NDArray[np.int64], max_rows: int
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+    """Yield rows as the pservers hold them; of one that isn't there, its first value."""
+    spec, placement = replica.store.spec, job.placement
     for start in range(0, len(ids), max_rows):
         some, _, offsets = partition(ids[start : start + max_rows], placement.num_shards)
         read = Read(table=spec.name, rows=RowIds(some, offsets), dim=spec.dim)
@@ -58,4 +115,4 @@ def pull_anew(job: Job, replica: RowReplica, *, max_rows: int) -> None:
         answers = job.communicator.wait(
             job.pservers.pull(plan, rank=job.author.rank, min_step=0)
         )
-        replica.install(some, plan.join(answers)[0])
+        yield some, plan.join(answers)[0]

@@ -7,6 +7,8 @@ copied: nobody writes to them.
 from collections.abc import Iterator
 from dataclasses import asdict
 
+import numpy as np
+
 from paramfleet_pserver.commands.applying import StepApplier
 from paramfleet_pserver.commands.codec import message_of
 from paramfleet_pserver.commands.geo import GeoExchange
@@ -14,6 +16,7 @@ from paramfleet_pserver.commands.machine import Machine
 from paramfleet_pserver.commands.passes import PassMode
 from paramfleet_pserver.commands.records import Contribute, Prepare
 from paramfleet_pserver.commands.snapshot.arrays import table_of
+from paramfleet_pserver.commands.snapshot.old import old_messages
 from paramfleet_pserver.requests.checked import PushRequest
 from paramfleet_pserver.requests.pass_requests import PrepareRequest
 from paramfleet_shared.net.wire.identity import FIRST_SEQUENCE, ChangeIdentity
@@ -35,6 +38,7 @@ def head_of(machine: Machine) -> Message:
         "version": VERSION,
         "terms": asdict(machine.terms),
         "elastic": machine.is_elastic,
+        "returning": machine.is_returning,
         "max_staleness": machine.max_staleness,
         "shards": [store.shards.start, store.shards.stop],
         "num_shards": store.num_shards,
@@ -50,6 +54,7 @@ def head_of(machine: Machine) -> Message:
         "committed": table_of(machine.gate.committed().items(), 2),
         "ahead": table_of(machine.gate.ahead(), 3),
         "lives": table_of(machine.lives.items(), 2),
+        "former": table_of(machine.former.items(), 2),
         "removals": table_of(
             ((*each.identity, each.num_rows) for each in machine.removals.values()), 4
         ),
@@ -60,8 +65,15 @@ def head_of(machine: Machine) -> Message:
 def kept_by(machine: Machine) -> Iterator[Message]:
     """Yield what the mode keeps beside the tables and its recorders."""
     mode = machine.mode
+    for rank, (step, state) in machine.states.all():
+        yield Message(
+            fields={"kind": "progress", "rank": rank, "step": step},
+            tensors={"progress": np.frombuffer(state, np.uint8)},
+        )
     if isinstance(mode, StepApplier):
         yield from _steps(mode)
+        if mode.old is not None:
+            yield from old_messages(mode.old)
     if isinstance(mode, PassMode):
         yield from _passes(mode)
     if isinstance(mode, GeoExchange):
@@ -79,7 +91,10 @@ def _steps(mode: StepApplier) -> Iterator[Message]:
     reservoir = mode.reservoir
     yield Message(
         fields={"kind": "steps", "applied": mode.version, "next": reservoir.next_step},
-        tensors={"left": table_of(reservoir.left().items(), 2)},
+        tensors={
+            "left": table_of(reservoir.left().items(), 2),
+            "confirmed": table_of(sorted((mode.confirmed or {}).items()), 2),
+        },
     )
     for rank, step, weight, kept in reservoir.pushed():
         push = PushRequest(

@@ -16,12 +16,13 @@ from paramfleet_pserver.commands.records import Contribute, Prepare
 from paramfleet_pserver.commands.removing import Removal
 from paramfleet_pserver.commands.snapshot.arrays import array_of, rows_of
 from paramfleet_pserver.commands.snapshot.control import VERSION
+from paramfleet_pserver.commands.snapshot.old import OldReader
 from paramfleet_pserver.commands.snapshot.recorder_reader import RecorderReader
 from paramfleet_pserver.commands.snapshot.rows import TableReader
 from paramfleet_pserver.commands.terms import Terms
 from paramfleet_pserver.core.identities import Taken
 from paramfleet_pserver.core.pacing import ASYNC_RATES, AsyncRate
-from paramfleet_pserver.requests.checked import MODES, Mode
+from paramfleet_pserver.requests.checked import MODES, ON_WORKER_LOSS, Mode
 from paramfleet_pserver.requests.fields import Fields
 from paramfleet_pserver.tables.capacity import Claims, Wanted, claim_at_once, claim_counted
 from paramfleet_pserver.tables.owners import Owners
@@ -36,7 +37,7 @@ from paramfleet_shared.net.wire.message import MalformedMessageError, Message
 from paramfleet_shared.tables.memory.reservation import CapacityError
 from paramfleet_shared.values.ids import Rank, Step
 
-__all__ = ["restore"]
+__all__ = ["Restoring", "restore"]
 
 _LIMITS = (CapacityError, SnapshotPlaceError, TableLimitError, TableMemoryError)
 """What a server says of itself, and not of the snapshot."""
@@ -57,19 +58,52 @@ async def restore(messages: Iterable[Message], store: TableStore, owners: Owners
         TableMemoryError: if there is no memory for them.
         CapacityError: if there is no room for their rows.
     """
-    reader, number, is_ended = _Reader(store, owners), 0, False
-    for number, message in enumerate(messages, start=1):
-        if is_ended:
-            raise SnapshotDamagedError(part=number, reason="it comes after the end")
+    restoring = Restoring(store, owners)
+    for message in messages:
+        await restoring.take(message)
+    return restoring.machine()
+
+
+class Restoring:
+    """A machine that is made of a snapshot's messages as they come.
+
+    Args:
+        store: Where its tables go; empty. After an error it is of no use.
+        owners: Who works on them.
+    """
+
+    def __init__(self, store: TableStore, owners: Owners) -> None:
+        self._reader = _Reader(store, owners)
+        self._number = 0
+        self.is_whole = False
+        """Whether the last message has come."""
+
+    async def take(self, message: Message) -> None:
+        """Take the next message.
+
+        Raises:
+            SnapshotDamagedError: if it isn't what it should be.
+            FleetError: why it can't be taken here; see ``restore``.
+        """
+        self._number += 1
+        if self.is_whole:
+            raise SnapshotDamagedError(part=self._number, reason="it comes after the end")
         try:
-            is_ended = await reader.take(message, number)
+            self.is_whole = await self._reader.take(message, self._number)
         except _LIMITS:
             raise
         except (ContractError, ValueError, OverflowError) as error:
-            raise SnapshotDamagedError(part=number, reason=str(error)) from error
-    if not is_ended:
-        raise SnapshotDamagedError(part=number + 1, reason="it is missing")
-    return reader.machine
+            raise SnapshotDamagedError(part=self._number, reason=str(error)) from error
+
+    def machine(self) -> Machine:
+        """Return the machine.
+
+        Raises:
+            SnapshotDamagedError: if messages are missing.
+        """
+        if not self.is_whole:
+            raise SnapshotDamagedError(part=self._number + 1, reason="it is missing")
+        return self._reader.machine
 
 
 class _Reader:
@@ -81,6 +115,7 @@ class _Reader:
         self._machine: Machine | None = None
         tables = TableReader(store)
         recorders = self._recorders = RecorderReader(tables)
+        self._old = OldReader(store)
         self._kinds: Mapping[str, Callable[[Message], None]] = {
             "machine": self._head,
             "table": tables.table,
@@ -91,6 +126,8 @@ class _Reader:
             "index": tables.index,
             "rows": tables.rows,
             "steps": self._steps,
+            "progress": self._progress,
+            "old": self._old.take,
             "passes": self._passes,
             "exchanges": self._exchanges,
             "recorder": recorders.recorder,
@@ -154,7 +191,13 @@ class _Reader:
         if elastic and kind_of(terms.mode).takes_all:
             rule = f"can't be true: {terms.mode} takes all workers"
             raise MalformedMessageError(where="field 'elastic'", rule=rule)
-        machine = Machine(terms, elastic=elastic, store=store, owners=self._owners)
+        machine = Machine(
+            terms,
+            elastic=elastic,
+            returning=fields.flag("returning"),
+            store=store,
+            owners=self._owners,
+        )
         machine.max_staleness = fields.optional_integer("max_staleness")
         if not machine.mode.takes_all:
             machine.gate.limit(machine.max_staleness)
@@ -165,6 +208,9 @@ class _Reader:
         ]
         machine.gate.restore(committed, ahead)
         machine.lives = {Rank(rank): life for rank, life in rows_of(message, "lives", 2)}
+        if "former" in message.tensors:  # snapshots of before have none
+            former = rows_of(message, "former", 2)
+            machine.former = {Rank(rank): Step(step) for rank, step in former}
         lives = rows_of(message, "incarnations", 2)
         incarnations = {worker: incarnation for worker, incarnation in lives}  # noqa: C416
         machine.identities.restore(incarnations, _taken_of(message))
@@ -177,8 +223,17 @@ class _Reader:
     def _steps(self, message: Message) -> None:
         fields, mode = Fields(message.fields, where="steps"), self._mode(StepApplier)
         left = {Rank(rank): Step(step) for rank, step in rows_of(message, "left", 2)}
+        if mode.confirmed is not None:
+            found = rows_of(message, "confirmed", 2)
+            mode.confirmed |= {Rank(rank): Step(step) for rank, step in found}
         mode.version = fields.integer("applied")
         mode.reservoir.restore(Step(fields.integer("next")), left)
+
+    def _progress(self, message: Message) -> None:
+        fields = Fields(message.fields, where="progress")
+        rank, step = Rank(fields.integer("rank")), Step(fields.integer("step"))
+        state = array_of(message, "progress", "uint8", (None,)).tobytes()
+        self.machine.states.note(rank, step, state)
 
     def _passes(self, message: Message) -> None:
         fields = Fields(message.fields, where="passes")
@@ -225,6 +280,9 @@ class _Reader:
         if fields.integer("messages") != number - 1:
             rule = f"says {fields.integer('messages')} messages, and {number - 1} came"
             raise MalformedMessageError(where="end", rule=rule)
+        mode = self.machine.mode
+        if isinstance(mode, StepApplier) and mode.old is not None:
+            mode.old.restore(self._old.end())
         for table, kept in self._recorders.end():
             self._mode(GeoExchange).restore_recorders(table, kept)
 
@@ -243,6 +301,7 @@ def _terms_of(fields: Fields) -> Terms:
         max_staleness=fields.optional_integer("max_staleness"),
         async_rate=fields.choice("async_rate", ASYNC_RATES, cast("AsyncRate", None)),
         sync_batch_norm=fields.flag("sync_batch_norm"),
+        on_worker_loss=fields.choice("on_worker_loss", ON_WORKER_LOSS, "wait"),
     )
 
 

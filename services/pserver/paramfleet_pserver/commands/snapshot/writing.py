@@ -94,6 +94,11 @@ class MachineImage:
         if self._plan.is_apart:
             self._apart.set()
 
+    @property
+    def is_apart(self) -> bool:
+        """Return whether commands may be executed again."""
+        return self._apart.is_set()
+
     async def apart(self) -> None:
         """Return when commands may be executed again.
 

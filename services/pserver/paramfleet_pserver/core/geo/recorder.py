@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from paramfleet_pserver.core.geo.aside import Aside
 from paramfleet_shared.tables.kernels.waiting import append_waiting, forget_reported
 from paramfleet_shared.values.ids import Rank
+from paramfleet_shared.values.replies import TERM_REPLIES
 
 __all__ = ["GeoRecorder", "Queued", "RecorderImage", "Reply", "Waiting"]
 
@@ -36,10 +37,6 @@ needed."""
 MAX_UNACKED = 4
 """Replies to one worker that can still be acknowledged. A worker exchanges one at a
 time; more than one is open only after losses. An older one is merely sent again."""
-
-TERM_BATCHES = 1 << 20
-"""Replies that a server may have sent since the state that is on its disk: far more than the
-commands that wait for a disk."""
 
 FIRST_ROOM = 1024
 """Rows that a queue has room for at first."""
@@ -252,9 +249,9 @@ class GeoRecorder:
         What an acknowledgement of before is meant for is never taken for one of these.
         """
         for worker in self._workers.values():
-            worker.batch += TERM_BATCHES
+            worker.batch += TERM_REPLIES
             worker.sent.clear()
-        self._last_batch += TERM_BATCHES
+        self._last_batch += TERM_REPLIES
 
     def leave(self, rank: Rank) -> NDArray[np.uint32]:
         """Forget a worker that takes part no more; return what waited for it, uint32 [n]."""

@@ -96,6 +96,7 @@ class Committer:
         self._number = start.number
         self._segments = list(start.segments)
         self._carried = start.durable + len(start.carried)
+        self._is_begun = False
         self._unsynced: deque[WaitingBatch] = deque()
         self._open: _Open | None = None
 
@@ -206,6 +207,10 @@ class Committer:
                     self._disk.remove(name)
             raise
         self._replace(Published(path, header.first))
+        if not self._is_begun:
+            with contextlib.suppress(OSError):  # with the next segment
+                self._disk.mark(self._folder.begun)
+                self._is_begun = True
         return segment
 
     def _write(self, segment: _Open, batches: list[WaitingBatch]) -> None:

@@ -61,6 +61,11 @@ class Disk:
         """Close a file."""
         os.close(file)
 
+    def mark(self, path: Path) -> None:
+        """Have an empty file, and wait until that is on the disk."""
+        path.touch(mode=0o600)
+        self._sync_folder(path.parent)
+
     def rename(self, path: Path, target: Path) -> None:
         """Give a file another name in its folder, and wait until that is on the disk."""
         path.rename(target)

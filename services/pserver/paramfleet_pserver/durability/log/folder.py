@@ -17,6 +17,8 @@ __all__ = ["LogFolder", "SegmentFile"]
 _SEGMENT = re.compile(r"segment-(\d{16})\.log")
 _DRAFT = re.compile(r"segment-\d{16}\.draft")
 _LOCK_NAME = "log.lock"
+_BEGUN_NAME = "log.begun"
+"""A file that says that there has been a segment, so that one is always to be found."""
 
 
 class SegmentFile(NamedTuple):
@@ -63,6 +65,11 @@ class LogFolder:
     def draft(self, number: int) -> Path:
         """Return the name of a segment that is being made."""
         return self.path / f"segment-{number:016d}.draft"
+
+    @property
+    def begun(self) -> Path:
+        """Return the file that is there once there has been a segment."""
+        return self.path / _BEGUN_NAME
 
     def segments(self) -> list[SegmentFile]:
         """Return the segments that there are, in order.

@@ -101,10 +101,17 @@ class OpenedLog:
         """Up to this position a later sync confirms that the commands were on the disk."""
         self.term = 0
         """Of the last command."""
+        self._content: dict[int, bytes] = {}
+        """Of the last segment, by its number: it is read several times."""
         self.torn: Stop | None = None
         """Where a torn tail was cut off; None if the log ended whole."""
         if self._segments:
             self._read_end(held)
+        elif folder.begun.exists():
+            reason = "its segments were removed by somebody else"
+            raise LogDamagedError(
+                path=str(folder.path), offset=0, position=held + 1, reason=reason
+            )
 
     def commands(self, first: int) -> Iterator[LoggedCommand]:
         """Yield the commands from a position on, in order; segments are read as they come.
@@ -126,7 +133,7 @@ class OpenedLog:
             if segment.header.term < term:
                 reason = f"it is of term {segment.header.term}, and follows one of {term}"
                 raise segment.damaged(Stop(0, segment.header.first, reason))
-            for command in _commands(segment, end):
+            for command in _commands(segment, self._content_of(segment), end):
                 term = command.term
                 if command.position >= first:
                     yield command
@@ -160,6 +167,7 @@ class OpenedLog:
             segments=[Published(s.file.path, s.header.first) for s in self._segments],
             carried=[(c.term, c.body) for c in self.commands(self.confirmed_position + 1)],
         )
+        self._content.clear()
         return LogWriter(
             self._folder,
             start,
@@ -181,7 +189,8 @@ class OpenedLog:
             OSError: if the system refuses.
         """
         last = self._segments[-1]
-        stop, synced, self.term = end_of(_content(last), last.header)
+        content = self._content[last.file.number] = _content(last)
+        stop, synced, self.term = end_of(content, last.header)
         synced = max(synced, held)
         if stop.position <= synced:
             raise last.damaged(stop)
@@ -191,6 +200,15 @@ class OpenedLog:
         self.confirmed_position = synced
         if held + 1 < self.first_position:
             raise self._lacking(held + 1)
+
+    def _content_of(self, segment: _Segment) -> bytes:
+        """Return a segment's bytes.
+
+        Raises:
+            LogDamagedError: if it isn't a file any more.
+            OSError: if the system refuses.
+        """
+        return self._content.get(segment.file.number) or _content(segment)
 
     def _lacking(self, position: int) -> LogDamagedError:
         return LogDamagedError(
@@ -254,14 +272,13 @@ def _content(segment: _Segment) -> bytes:
         raise segment.damaged(Stop(0, segment.header.first, str(error))) from error
 
 
-def _commands(segment: _Segment, end: int) -> Iterator[LoggedCommand]:
+def _commands(segment: _Segment, content: bytes, end: int) -> Iterator[LoggedCommand]:
     """Yield a segment's commands up to a position, which isn't among them.
 
     Raises:
         LogDamagedError: if they aren't all there.
-        OSError: if the system refuses.
     """
-    reader = SegmentReader(_content(segment), segment.header)
+    reader = SegmentReader(content, segment.header)
     for batch in reader:
         for position, body in enumerate(batch.commands, batch.header.first):
             if position >= end:

@@ -79,6 +79,7 @@ class LogWriter:
         self._on_progress: Callable[[], None] | None = None
         self._order = itertools.count()
         self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._num_abandoned = 0
 
     @property
     def path(self) -> Path:
@@ -176,6 +177,7 @@ class LogWriter:
 
         Raises:
             LogClosedError: if the log is closed before.
+            CancelledError: if the wait was given up.
         """
         if position <= self.durable_position:
             return
@@ -184,7 +186,11 @@ class LogWriter:
         future: asyncio.Future[None] = self._loop.create_future()
         heapq.heappush(self._waiters, (position, next(self._order), future))
         self._announce()  # the thread may have come that far meanwhile
-        await future
+        try:
+            await future
+        except asyncio.CancelledError:
+            self._forget_abandoned()
+            raise
 
     def truncate(self, before: int) -> None:
         """Let the thread remove the segments whose commands are all before a position."""
@@ -267,6 +273,19 @@ class LogWriter:
         if before != (self.durable_position, self.state) and self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended without `close`
                 self._loop.call_soon_threadsafe(self._announce)
+
+    @property
+    def num_waiting(self) -> int:
+        """Return how many waits are kept."""
+        return len(self._waiters)
+
+    def _forget_abandoned(self) -> None:
+        """Drop waits that were given up, once they are the most: the disk may be long away."""
+        self._num_abandoned += 1
+        if 2 * self._num_abandoned > len(self._waiters):
+            self._waiters = [waiter for waiter in self._waiters if not waiter[2].done()]
+            heapq.heapify(self._waiters)
+            self._num_abandoned = 0
 
     def _announce(self) -> None:
         """Wake up who waits for what is durable now."""

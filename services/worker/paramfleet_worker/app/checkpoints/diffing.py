@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from paramfleet_shared.checkpoint.layers import Layers, read_layers
 from paramfleet_shared.checkpoint.manifest import (
     MANIFEST,
     CheckpointDamagedError,
@@ -99,6 +100,10 @@ class Difference:
     steps: tuple[int | None, int | None]
     """Worker 0's steps, which make no difference."""
 
+    schedules: tuple[str, ...] = ()
+    """What is registered and isn't a position, and differs or is in one only. It makes no
+    difference either: it follows from the steps."""
+
     @property
     def equal(self) -> bool:
         """Return whether tables and buffers are equal."""
@@ -111,6 +116,7 @@ class Difference:
             "tables": [table.to_json() for table in self.tables],
             "buffers": list(self.buffers),
             "steps": list(self.steps),
+            "schedules": list(self.schedules),
         }
 
 
@@ -124,14 +130,18 @@ def diff(folder_a: Path, folder_b: Path) -> Difference:
     with ExitStack() as stack:
         a, b = (stack.enter_context(one_manifest(folder)) for folder in (folder_a, folder_b))
         of_a, of_b = ({table.spec.name: table.spec for table in each.tables} for each in (a, b))
+        layers_a, layers_b = read_layers(folder_a, a), read_layers(folder_b, b)
         tables = tuple(
-            _of_tables(
-                _mapped(folder_a, a, of_a.get(name)), _mapped(folder_b, b, of_b.get(name))
-            )
+            _of_tables(_mapped(layers_a, of_a.get(name)), _mapped(layers_b, of_b.get(name)))
             for name in dict.fromkeys([*of_a, *of_b])
         )
         buffers = tuple(_buffers_that_differ((folder_a, a), (folder_b, b)))
-        return Difference(tables=tables, buffers=buffers, steps=(_steps(a), _steps(b)))
+        return Difference(
+            tables=tables,
+            buffers=buffers,
+            steps=(_steps(a), _steps(b)),
+            schedules=tuple(_schedules_that_differ(a, b)),
+        )
 
 
 def _sentences(found: Changes, kind: str) -> Iterator[str]:
@@ -156,7 +166,29 @@ def _steps(manifest: Manifest) -> int | None:
     return steps if type(steps) is int else None
 
 
-def _mapped(folder: Path, manifest: Manifest, spec: TableSpec | None) -> MappedTable | None:
+def _schedules_that_differ(a: Manifest, b: Manifest) -> Iterator[str]:
+    """Yield the names of registered states, such as schedules, that aren't the same."""
+    of_a, of_b = _states(a), _states(b)
+    for name in sorted({*of_a, *of_b}):
+        if name not in of_a or name not in of_b or of_a[name] != of_b[name]:
+            yield name
+
+
+def _states(manifest: Manifest) -> dict[str, Any]:
+    """Return the documents of registered states by name, and whether their step is to come."""
+    if manifest.progress is None:
+        return {}
+    prefix, extra = "states/", manifest.progress.extra
+    pending = extra.get("pending")
+    waiting = pending if type(pending) is list else []
+    return {
+        name: [document, name in waiting]
+        for path, document in extra.items()
+        if path.startswith(prefix) and (name := path.removeprefix(prefix))
+    }
+
+
+def _mapped(layers: Layers, spec: TableSpec | None) -> MappedTable | None:
     """Return a table with its files; None if the checkpoint lacks it.
 
     Raises:
@@ -165,13 +197,11 @@ def _mapped(folder: Path, manifest: Manifest, spec: TableSpec | None) -> MappedT
     """
     if spec is None:
         return None
-    files = [
-        MappedFile(folder, file, spec) for file in manifest.files if file.table == spec.name
-    ]
+    files = [MappedFile(file) for file in layers.files(spec.name)]
     if spec.kind == "dense":
         ranges = [(file.start, file.stop, file.file.name) for file in files]
         for name, problem in range_problems(ranges, spec.size):
-            path = str(folder / (name or MANIFEST))
+            path = str(layers.top.folder / (name or MANIFEST))
             raise CheckpointDamagedError(path=path, reason=f"table {spec.name!r}: {problem}")
     return MappedTable(spec, files)
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from paramfleet_shared.checkpoint.layers import read_layers
 from paramfleet_shared.checkpoint.manifest import (
     FORMAT,
     MANIFEST,
@@ -15,6 +16,7 @@ from paramfleet_shared.checkpoint.manifest import (
     read_manifest,
 )
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.files.addresses import Address
 from paramfleet_shared.files.documents import read_content, read_document
 from paramfleet_worker.core.checkpoints.choosing import Listed, newest_first
 from paramfleet_worker.core.checkpoints.integrity import server_of
@@ -48,8 +50,11 @@ def list_checkpoints(folder: Path) -> list[Listed]:
     try:
         if (folder / MANIFEST).exists():
             return [list_one(folder)]
-        with os.scandir(folder) as entries:
-            names = [each.name for each in entries if each.is_dir(follow_symlinks=False)]
+        if isinstance(folder, Address):
+            names = [each.name for each in folder.iterdir() if each.is_dir()]
+        else:
+            with os.scandir(folder) as entries:
+                names = [each.name for each in entries if each.is_dir(follow_symlinks=False)]
     except OSError as error:
         reason = error.strerror or str(error)
         raise CheckpointFolderError(path=str(folder), reason=reason) from error
@@ -89,7 +94,8 @@ def list_one(folder: Path) -> Listed:
         tables=len(manifest.tables),
         rows=sum(file.rows for file in manifest.files if file.kind == "sparse"),
         bytes=sum(length for _, length in files_of(manifest)),
-        problem=_wrong_length(folder, manifest),
+        problem=_wrong_length(folder, manifest) or _wrong_base(folder, manifest),
+        base="" if manifest.increment is None else manifest.increment.base.folder,
         consistent=None if manifest.cut is None else manifest.cut.consistent,
     )
 
@@ -98,6 +104,8 @@ def files_of(manifest: Manifest) -> list[tuple[str, int]]:
     """Return the names and lengths of all files that a manifest names."""
     found = [(file.name, file.bytes) for file in manifest.files]
     more = (manifest.module, manifest.progress)
+    if manifest.increment is not None:
+        found += [(removed.name, removed.bytes) for removed in manifest.increment.removed]
     return found + [(part.file, part.bytes) for part in more if part is not None and part.file]
 
 
@@ -142,4 +150,18 @@ def _wrong_length(folder: Path, manifest: Manifest) -> str:
             return f"{name} isn't a regular file"
         if found.st_size != length:
             return f"{name} has {found.st_size} bytes instead of {length}"
+    return ""
+
+
+def _wrong_base(folder: Path, manifest: Manifest) -> str:
+    """Return what is wrong with what a checkpoint builds on; empty if nothing is."""
+    if manifest.increment is None:
+        return ""
+    try:
+        layers = read_layers(folder, manifest).layers[1:]
+    except ManifestError as error:
+        return f"{MANIFEST} {error.rule}"
+    for layer in layers:
+        if problem := _wrong_length(layer.folder, layer.manifest):
+            return f"it builds on {layer.folder.name}: {problem}"
     return ""

@@ -2,7 +2,7 @@
 
 A sparse table is read in slices. Which slice has an id follows from the id and the number of
 slices alone, as its shard does, so that slices of two checkpoints match whatever number of
-servers wrote them.
+servers wrote them. Of an increment's base only the rows are read that count, one byte a row.
 
 Shape legend: n = rows, D = width of a row, W = numbers of a row's optimizer state,
 S = columns of state of a dense table.
@@ -10,14 +10,14 @@ S = columns of state of a dense table.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_shared.checkpoint.columns import arranged, columns_of
-from paramfleet_shared.checkpoint.manifest import FilePart, SavedFile, map_part
+from paramfleet_shared.checkpoint.layers import LayerFile
+from paramfleet_shared.checkpoint.manifest import FilePart, map_part
 from paramfleet_shared.tables.routing import route
 from paramfleet_shared.tables.rows.layout import RowLayout
 from paramfleet_shared.tables.spec import MAX_NUM_SHARDS, TableSpec
@@ -49,19 +49,26 @@ class MappedFile:
     """One file of a table.
 
     Args:
-        folder: The checkpoint's.
-        file: As the manifest names it.
-        spec: The table.
+        layer: The file, and what of it doesn't count.
 
     Raises:
         CheckpointDamagedError: if it isn't what was saved.
     """
 
-    def __init__(self, folder: Path, file: SavedFile, spec: TableSpec) -> None:
-        self.file = file
-        self._spec = spec
+    def __init__(self, layer: LayerFile) -> None:
+        self.layer = layer.alone()
+        self.file = file = layer.file
+        self._spec = spec = layer.spec
         self._columns = columns_of(spec) if file.columns is None else file.columns
-        self._part = map_part(folder, file, spec)
+        self._part = map_part(layer.folder, file, spec)
+        self.counts: NDArray[np.bool_] | None = None
+        """bool [n]: which rows count; None if all do."""
+        self.num_rows = self._part.num_rows
+        """Rows that count."""
+        if layer.settled.size:
+            pieces = [layer.counts(self.ids[piece]) for piece in self.pieces()]
+            self.counts = np.concatenate([np.empty(0, np.bool_), *pieces])
+            self.num_rows = int(self.counts.sum())
 
     @property
     def start(self) -> int:
@@ -89,6 +96,12 @@ class MappedFile:
             states=arranged(self._spec, self._columns, states),
             ids=None if part.ids is None else part.ids[rows],
         )
+
+    def counted(self, piece: slice) -> "slice | NDArray[np.int64]":
+        """Return which rows of a piece count, by their places in it."""
+        if self.counts is None:
+            return slice(None)
+        return np.flatnonzero(self.counts[piece])
 
     def pieces(self) -> Iterator[slice]:
         """Yield all rows, as many at a time as ``PIECE_BYTES`` has."""
@@ -122,19 +135,22 @@ class Slices:
         """bool [files, count]: which file has rows of which slice."""
         for number, file in enumerate(files):
             for piece in file.pieces():
-                bounds = route(file.ids[piece], count).offsets
+                bounds = route(file.ids[piece][file.counted(piece)], count).offsets
                 self.has[number] |= bounds[1:] > bounds[:-1]
 
     def find(self, number: int) -> Iterator[Found]:
         """Yield where the rows of a slice are."""
         for place in np.flatnonzero(self.has[:, number]).tolist():
             for piece in self._files[place].pieces():
-                routed = route(self._files[place].ids[piece], self.count)
+                file = self._files[place]
+                counted = file.counted(piece)
+                routed = route(file.ids[piece][counted], self.count)
                 first, stop = routed.offsets[number : number + 2]
                 if first < stop:
-                    yield Found(
-                        place, piece.start + routed.positions[first:stop].astype(np.int64)
-                    )
+                    rows = routed.positions[first:stop].astype(np.int64)
+                    if not isinstance(counted, slice):
+                        rows = counted[rows]
+                    yield Found(place, piece.start + rows)
 
 
 class MappedTable:
@@ -151,8 +167,8 @@ class MappedTable:
 
     @property
     def num_rows(self) -> int:
-        """Return the rows of all files; of a dense table, its values."""
-        return sum(file.file.rows for file in self.files)
+        """Return the rows that count of all files; of a dense table, its values."""
+        return sum(file.num_rows for file in self.files)
 
     def slices(self, count: int) -> Slices:
         """Return the rows of a sparse table in so many slices."""

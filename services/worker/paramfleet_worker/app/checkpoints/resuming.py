@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from paramfleet_shared.errors import IntegrityError
+from paramfleet_shared.files.addresses import place_of
 from paramfleet_worker.app.checkpoints.listing import list_checkpoints
 from paramfleet_worker.app.checkpoints.verifying import problem_of
 from paramfleet_worker.core.checkpoints.choosing import choose
@@ -44,7 +45,7 @@ def resume_environment(folder: Path, say: Callable[[str], None]) -> dict[str, st
     """
     # ``latest`` may lead elsewhere a moment later
     folder = folder.resolve() if folder.is_symlink() else folder.absolute()
-    choice = choose(list_checkpoints(folder), lambda each: problem_of(Path(each.path)))
+    choice = choose(list_checkpoints(folder), lambda each: problem_of(place_of(each.path)))
     for each, why in choice.skipped:
         say(f"resume: skipped {each.path}: {why}")
     chosen = choice.chosen

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from paramfleet_shared.checkpoint.layers import Layers, read_layers
 from paramfleet_shared.checkpoint.manifest import (
     MANIFEST,
     CheckpointDamagedError,
@@ -20,24 +21,34 @@ from paramfleet_shared.checkpoint.manifest import (
     read_manifest,
 )
 from paramfleet_shared.checkpoint.saved_module import SavedModule
+from paramfleet_shared.files.addresses import place_of
 from paramfleet_shared.tables.rows.states import check_rows
 from paramfleet_shared.tables.spec import TableSpec
-from paramfleet_worker.app.checkpoints.listing import files_of
+from paramfleet_worker.app.checkpoints.listing import (
+    CheckpointFolderError,
+    files_of,
+    list_checkpoints,
+)
 from paramfleet_worker.app.checkpoints.mapped import MappedFile, MappedTable, slices_for
 from paramfleet_worker.core.checkpoints.integrity import (
     doubled_ids,
     range_problems,
     server_of,
     shards_of_several,
+    wrong_buffer,
 )
 
-__all__ = ["Problem", "Verified", "problem_of", "verify"]
+__all__ = ["Problem", "Verified", "problem_of", "verify", "verify_in"]
 
 _IDS_BYTES = 128 << 20
 """Of ids that are looked through for double ones at a time."""
 
 _RESTORE = "restore the file from a backup, or use another checkpoint"
 _OTHER = "use another checkpoint"
+_UNFINISHED = (
+    "name a checkpoint's folder, or one that has some in it; one that lacks its manifest is "
+    "unfinished"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,19 +89,34 @@ def problem_of(folder: Path) -> str:
     return f"{found[0].file}: {found[0].problem}" if found else ""
 
 
+def verify_in(folder: Path) -> list[Verified]:
+    """Verify a checkpoint, or all that a folder has, newest first, but those being written."""
+    try:
+        listed = [] if (folder / MANIFEST).exists() else list_checkpoints(folder)
+    except (CheckpointFolderError, OSError):
+        listed = []
+    found = [verify(place_of(each.path)) for each in listed if not each.unfinished]
+    return found or [verify(folder)]
+
+
 def verify(folder: Path) -> Verified:
     """Read everything of a checkpoint, and return what is wrong with it."""
     try:
         manifest = read_manifest(folder)
     except ManifestError as error:
-        remedy = _OTHER
+        problem = Problem(file=MANIFEST, problem=error.rule, remedy=_OTHER)
         if not (folder / MANIFEST).exists():
-            remedy = "name a checkpoint's folder; one that lacks its manifest is unfinished"
-        problem = Problem(file=MANIFEST, problem=error.rule, remedy=remedy)
+            what = f"is missing from {folder}"
+            problem = Problem(file=MANIFEST, problem=what, remedy=_UNFINISHED)
+        return Verified(path=str(folder), problems=(problem,))
+    try:
+        layers = read_layers(folder, manifest)
+    except ManifestError as error:
+        problem = Problem(file=MANIFEST, problem=error.rule, remedy=_OTHER)
         return Verified(path=str(folder), problems=(problem,))
     problems: list[Problem] = []
     for table in manifest.tables:
-        problems += _of_table(folder, manifest, table.spec)
+        problems += _of_table(layers, table.spec)
     for part in (manifest.module, manifest.progress):
         if part is not None and part.file:
             problems += _of_arrays(folder, part)
@@ -105,28 +131,44 @@ def verify(folder: Path) -> Verified:
     )
 
 
-def _of_table(folder: Path, manifest: Manifest, spec: TableSpec) -> Iterator[Problem]:
+def _of_table(layers: Layers, spec: TableSpec) -> Iterator[Problem]:
     mapped: list[MappedFile] = []
-    wrong = False
-    for file in manifest.files:
-        if file.table != spec.name:
-            continue
+    wrong = set[str]()
+    found = layers.files(spec.name)
+    while True:
         try:
-            mapped.append(MappedFile(folder, file, spec))
-            problem = _wrong_numbers(mapped[-1], spec)
+            layer = next(found, None)
+        except CheckpointDamagedError as error:  # of ids that were removed, or of an increment
+            name = _shown(error.path, layers)
+            if name not in wrong:  # else it was read, and named
+                yield Problem(file=name, problem=error.reason, remedy=_RESTORE)
+            return
+        if layer is None:
+            break
+        try:
+            mapped.append(MappedFile(layer))
+            problem = _wrong_numbers(mapped[-1], layer.spec)
         except CheckpointDamagedError as error:
             problem = error.reason
         if problem:
-            wrong = True
-            yield Problem(file=file.name, problem=problem, remedy=_RESTORE)
+            name = _shown(str(layer.path), layers)
+            wrong.add(name)
+            yield Problem(file=name, problem=problem, remedy=_RESTORE)
     if spec.kind == "sparse":
         yield from _doubled(mapped, spec)
-        yield from _elsewhere(mapped, spec)
+        of_top = [each for each in mapped if each.layer.folder == layers.top.folder]
+        yield from _elsewhere(of_top, spec)
     elif not wrong:
         ranges = [(file.start, file.stop, file.file.name) for file in mapped]
         for name, problem in range_problems(ranges, spec.size):
             of_table = f"table {spec.name!r}: {problem}"
             yield Problem(file=name or MANIFEST, problem=of_table, remedy=_OTHER)
+
+
+def _shown(path: str, layers: Layers) -> str:
+    """Return the name of a file, with its folder's if that is of an earlier checkpoint."""
+    file = place_of(path)
+    return file.name if file.parent == layers.top.folder else f"{file.parent.name}/{file.name}"
 
 
 def _wrong_numbers(file: MappedFile, spec: TableSpec) -> str:
@@ -180,9 +222,16 @@ def _of_arrays(folder: Path, saved: SavedModule) -> Iterator[Problem]:
         if f"buffers/{buffer.name}" not in arrays:
             problem = f"buffer {buffer.name!r} is missing"
             yield Problem(file=saved.file, problem=problem, remedy=_RESTORE)
+            continue
+        array = arrays[f"buffers/{buffer.name}"]
+        if wrong := wrong_buffer(buffer.name, buffer.dtype, array):
+            problem = f"buffer {buffer.name!r} {wrong}"
+            yield Problem(file=saved.file, problem=problem, remedy=_OTHER)
 
 
 def _notes(folder: Path, manifest: Manifest) -> Iterator[str]:
+    if manifest.increment is not None:
+        yield f"it is an increment of {manifest.increment.base.folder}, and needs that one"
     cut = manifest.cut
     if cut is not None and not cut.consistent:
         yield f"it is not a consistent cut: {cut.reason}"

@@ -8,7 +8,11 @@ from pathlib import Path
 
 import click
 
-from paramfleet_shared.discovery.redis.access_list import REDIS_USERS, access_list
+from paramfleet_shared.discovery.redis.access_list import (
+    READ_ONLY_SINCE,
+    REDIS_USERS,
+    access_list,
+)
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.files.job_folder import write_private
 from paramfleet_shared.net.tls import MemberName
@@ -112,7 +116,13 @@ def show(folder: Path) -> None:
 @certs.command("redis-acl")
 @FOLDER
 @JOB
-def redis_acl(folder: Path, job: str) -> None:
+@click.option(
+    "--before-redis-7",
+    "is_old",
+    is_flag=True,
+    help="For Redis 6: workers and pservers may then write what the coordinator decides.",
+)
+def redis_acl(folder: Path, job: str, *, is_old: bool) -> None:
     """Make passwords and an access list for Redis; passwords that are there are kept.
 
     Writes redis.acl, for ``redis-server --aclfile``, and redis.<user>.password for each of
@@ -121,7 +131,7 @@ def redis_acl(folder: Path, job: str) -> None:
     JobSettings(job=job)
 
     def run() -> None:
-        digests = {}
+        digests, version = {}, READ_ONLY_SINCE - is_old
         for user in REDIS_USERS:
             path = folder / f"redis.{user}.password"
             is_new = not path.exists()
@@ -130,7 +140,7 @@ def redis_acl(folder: Path, job: str) -> None:
                 write_private(path, secrets.token_urlsafe(32).encode())
             digests[user] = hashlib.sha256(path.read_bytes().strip()).hexdigest()
             _say(f"{user}'s password", made=is_new)
-        write_private(folder / "redis.acl", access_list(job, digests).encode())
+        write_private(folder / "redis.acl", access_list(job, digests, redis=version).encode())
 
     _told(run)
 

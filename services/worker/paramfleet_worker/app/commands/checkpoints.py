@@ -7,9 +7,12 @@ from typing import Any, get_args
 
 import click
 from click.core import ParameterSource
+from typing_extensions import override
 
+from paramfleet_shared.files.addresses import place_of
 from paramfleet_shared.settings.cli import BoundedGroup, echo
 from paramfleet_shared.values.texts import printable
+from paramfleet_worker.app.commands.loading import LOAD_CHECKPOINT
 from paramfleet_worker.app.commands.operating import WRITE_CHECKPOINT
 from paramfleet_worker.app.commands.outcomes import exit_code_of
 from paramfleet_worker.config import ExportFormat
@@ -19,9 +22,22 @@ __all__ = ["checkpoint", "export"]
 
 _LIST_COLUMNS = (
     "name", "written_at", "step", "servers", "tables", "rows", "bytes", "whole", "consistent",
+    "base",
 )  # fmt: skip
 
-_FOLDER = click.Path(path_type=Path)
+
+class _Folder(click.ParamType[Path]):
+    """A folder of this machine, or an address such as s3://bucket/kept."""
+
+    name = "path"
+
+    @override
+    def convert(self, value: Any, param: Any, ctx: Any) -> Path:
+        del param, ctx
+        return place_of(value)
+
+
+_FOLDER = _Folder()
 _JSON = click.option("--json", "as_json", is_flag=True, help="Answer with JSON.")
 
 
@@ -56,6 +72,7 @@ checkpoint = BoundedGroup(
     help=_write_or_more.__doc__,
 )
 checkpoint.add_command(WRITE_CHECKPOINT, "write")
+checkpoint.add_command(LOAD_CHECKPOINT, "load")
 
 
 @checkpoint.command("list")
@@ -86,15 +103,17 @@ def _list(folder: Path, *, as_json: bool) -> None:
 def _verify(paths: tuple[Path, ...], *, as_json: bool) -> None:
     """Read everything of the checkpoints PATH... and name what is wrong.
 
-    Ends with 1 if anything is.
+    Of a folder that has checkpoints in it, each is read that isn't being written. Ends with 1
+    if anything is wrong.
     """
-    from paramfleet_worker.app.checkpoints.verifying import verify  # noqa: PLC0415 -- slow
+    from paramfleet_worker.app.checkpoints.verifying import verify_in  # noqa: PLC0415 -- slow
 
     def run() -> int:
-        found, lines = [verify(path) for path in paths], []
+        found, lines = [each for path in paths for each in verify_in(path)], []
         for each in found:
-            count = f"{len(each.problems)} problems" if each.problems else "whole"
-            size = f"{each.files} files, {each.rows} rows, {each.bytes} bytes"
+            count = _counted(len(each.problems), "problem") if each.problems else "whole"
+            sizes = ("file", each.files), ("row", each.rows), ("byte", each.bytes)
+            size = ", ".join(_counted(number, what) for what, number in sizes)
             lines.append(f"{each.path}: {count}; {size}")
             lines += [f"  {problem.to_line()}" for problem in each.problems]
             lines += [f"  note: {note}" for note in each.notes]
@@ -111,8 +130,8 @@ def _verify(paths: tuple[Path, ...], *, as_json: bool) -> None:
 def _diff(a: Path, b: Path, *, as_json: bool) -> None:
     """Compare the tables and buffers of the checkpoints A and B, of any numbers of servers.
 
-    Ends with 0 if they are equal, with 1 if not, with 2 if one of them can't be read. Steps,
-    schedules and positions in the data make no difference.
+    Ends with 0 if they are equal, with 1 if not, with 2 if one of them can't be read. Steps and
+    schedules are named where they differ, and make no difference; positions aren't looked at.
     """
     from paramfleet_worker.app.checkpoints.diffing import diff  # noqa: PLC0415 -- slow
 
@@ -120,6 +139,9 @@ def _diff(a: Path, b: Path, *, as_json: bool) -> None:
         found = diff(a, b)
         lines = [table.to_line() for table in found.tables]
         lines += [f"buffer {name} differs" for name in found.buffers]
+        if found.steps[0] != found.steps[1]:
+            lines.append(f"steps: {found.steps[0]} in A, {found.steps[1]} in B")
+        lines += [f"schedule {name} differs" for name in found.schedules]
         lines.append("A and B are equal" if found.equal else "A and B differ")
         _show(found.to_json(), lines, as_json=as_json)
         return int(not found.equal)
@@ -127,12 +149,44 @@ def _diff(a: Path, b: Path, *, as_json: bool) -> None:
     sys.exit(exit_code_of("checkpoint diff", run, failed=2))
 
 
-@checkpoint.command("export")
-@click.argument("checkpoint", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--table", required=True, help="The table's name.")
-@click.option("--format", type=click.Choice(get_args(ExportFormat)), default="safetensors")
+@checkpoint.command("compact")
+@click.argument("path", metavar="CHECKPOINT", type=_FOLDER)
 @click.option(
-    "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The file."
+    "--output", type=_FOLDER, help="The whole one's folder, instead of its own place."
+)
+@_JSON
+def _compact(path: Path, *, output: Path | None, as_json: bool) -> None:
+    """Make an increment whole, so that it needs no other checkpoint.
+
+    Its rows are merged with those of the checkpoints that it builds on, which stay. Later
+    increments of it stay increments of it.
+    """
+    from paramfleet_worker.app.checkpoints.compacting import compact  # noqa: PLC0415 -- slow
+
+    def run() -> int:
+        done = compact(path, output)
+        size = f"{done.rows} rows, {done.bytes} bytes"
+        was = f"merged from {done.layers} checkpoints" if done.layers > 1 else "whole already"
+        _show(done._asdict(), [f"{done.path}: {was}; {size}"], as_json=as_json)
+        return 0
+
+    sys.exit(exit_code_of("checkpoint compact", run))
+
+
+@checkpoint.command("export")
+@click.argument("checkpoint", type=_FOLDER)
+@click.option("--table", required=True, help="The table's name.")
+@click.option(
+    "--format",
+    type=click.Choice(get_args(ExportFormat)),
+    help="Default: what the suffix of --output says: .npy, .safetensors, or .txt and .vec for "
+    "word2vec; safetensors for another.",
+)
+@click.option(
+    "--output",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The file; npy writes the ids beside it, to .ids.npy.",
 )
 @click.option(
     "--words",
@@ -144,11 +198,15 @@ def export(checkpoint: Path, **options: Any) -> None:
     from paramfleet_worker.app.exporting import export_table  # noqa: PLC0415 -- slow
 
     def run() -> int:
-        count = export_table(checkpoint, **options)
-        echo(f"{count} rows in {options['output']}", err=True)
+        done = export_table(checkpoint, **options)
+        echo(f"{_counted(done.rows, 'row')} in {', '.join(map(str, done.files))}", err=True)
         return 0
 
     sys.exit(exit_code_of("export", run))
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _words(listed: dict[str, Any]) -> dict[str, str]:

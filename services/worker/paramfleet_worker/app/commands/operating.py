@@ -15,6 +15,7 @@ from paramfleet_shared.discovery.errors import NoCoordinatorError
 from paramfleet_shared.errors import FleetError
 from paramfleet_shared.settings.cli import BoundedCommand, echo
 from paramfleet_shared.settings.config import read_environment
+from paramfleet_shared.settings.hurts import ACTIONS
 from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.values.texts import printable, shown
 from paramfleet_worker.app.finding import Found, NoJobError, find_job, running_jobs
@@ -35,7 +36,7 @@ from paramfleet_worker.core.board import (
     rows_of,
 )
 
-__all__ = ["COMMANDS", "WRITE_CHECKPOINT"]
+__all__ = ["COMMANDS", "WRITE_CHECKPOINT", "job_command", "show"]
 
 _CLEAR = "\x1b[H\x1b[2J"
 _TOP_PERIOD_S = 1.0
@@ -50,7 +51,7 @@ Run = Callable[[Operator, dict[str, Any]], None]
 def _status(operator: Operator, options: dict[str, Any]) -> None:
     """Show the whole job once."""
     status = operator.get("status")
-    _show(status, board(status, width=_PLAIN_WIDTH), options)
+    show(status, board(status, width=_PLAIN_WIDTH), options)
 
 
 def _top(operator: Operator, options: dict[str, Any]) -> None:
@@ -75,7 +76,7 @@ def _tables(operator: Operator, options: dict[str, Any]) -> None:
     tables = operator.get("tables")
     shards = [{"table": t["name"], **shard} for t in tables for shard in t["shards"]]
     top = ["", "the shards used most: rows read and changed", *rows_of(shards, SHARD_COLUMNS)]
-    _show(tables, [*rows_of(tables, TABLE_COLUMNS), *top], options)
+    show(tables, [*rows_of(tables, TABLE_COLUMNS), *top], options)
 
 
 def _workers(operator: Operator, options: dict[str, Any]) -> None:
@@ -101,30 +102,61 @@ def _audit_of_registry(options: dict[str, Any]) -> None:
 
 def _pause(operator: Operator, options: dict[str, Any]) -> None:
     """Stop the workers before their next step."""
-    _show(operator.post("pause"), ["paused"], options)
+    show(operator.post("pause"), ["paused"], options)
 
 
 def _resume(operator: Operator, options: dict[str, Any]) -> None:
     """Let the workers continue."""
-    _show(operator.post("resume"), ["resumed"], options)
+    show(operator.post("resume"), ["resumed"], options)
 
 
 def _page(operator: Operator, options: dict[str, Any]) -> None:
     """Print a link that opens the job's page in a browser, once and within ten minutes."""
     code = operator.post("codes")["code"]
     link = f"{operator.url.rstrip('/')}/#code={code}"
-    _show({"url": link}, [link], options)
+    show({"url": link}, [link], options)
 
 
 def _end(operator: Operator, options: dict[str, Any]) -> None:
     """Finish the training now, in the same way as after the last batch."""
-    _show(operator.post("end"), ["the job ends"], options)
+    show(operator.post("end"), ["the job ends"], options)
 
 
 def _drain(operator: Operator, options: dict[str, Any]) -> None:
     """Let the worker of RANK leave while the others continue; in async and geo."""
     rank = options["rank"]
-    _show(operator.post(f"workers/{rank}/drain"), [f"worker {rank} leaves"], options)
+    show(operator.post(f"workers/{rank}/drain"), [f"worker {rank} leaves"], options)
+
+
+def _chaos(operator: Operator, options: dict[str, Any]) -> None:
+    """Hurt TARGET, a process of a job that was started with `paramfleet launch --chaos`.
+
+    TARGET is worker:N, pserver:N, coordinator or redis; PEER the other end of calls that
+    break, all if none is named: worker:1 pserver:0, or pserver:0 registry.
+    """
+    names = ("action", "target", "peer", "at", "for", "rate", "by")
+    asked = {name: options[name] for name in names if options[name] is not None}
+    answer = operator.post("chaos", asked)
+    where = f" at {answer['point']}:{answer['nth']}" if answer["point"] else ""
+    peer = f" and {answer['peer']}" if answer["peer"] else ""
+    lasts = f" for {answer['for_s']:g} s" if answer["for_s"] else ""
+    line = f"{answer['action']} {answer['role']}:{answer['index']}{peer}{where}{lasts}"
+    show(answer, [line], options)
+
+
+def _scale(operator: Operator, options: dict[str, Any]) -> None:
+    """Have other numbers of processes while the job trains: pservers=N.
+
+    Raises:
+        UsageError: if it isn't pservers=N.
+    """
+    role, is_pair, text = options["size"].partition("=")
+    if role != "pservers" or not is_pair or not (text.isascii() and text.isdecimal()):
+        wrong = f"{shown(options['size'])}: say pservers=N, as pservers=4"
+        raise click.UsageError(wrong)
+    answer = operator.post("scale", {"pservers": int(text[:9])})
+    lines = [f"pservers = {answer['pservers']}, was {answer['before']}"]
+    show(answer, [*lines, answer["advice"]] if answer["advice"] else lines, options)
 
 
 def _set(operator: Operator, options: dict[str, Any]) -> None:
@@ -144,7 +176,7 @@ def _set(operator: Operator, options: dict[str, Any]) -> None:
     before = answer["before"]
     lines = [f"{name} = {json.dumps(value)}, was {json.dumps(before[name])}"
              for name, value in answer["settings"].items()]  # fmt: skip
-    _show(answer, lines, options)
+    show(answer, lines, options)
 
 
 def _checkpoint(operator: Operator, options: dict[str, Any]) -> None:
@@ -171,7 +203,7 @@ def _checkpoint(operator: Operator, options: dict[str, Any]) -> None:
     if done["error"]:
         raise click.ClickException(str(done["error"]))
     paused = f"pushes waited {done['paused_s']} s"
-    _show(done, [f"{done['dirname']}, in {done['seconds']} s; {paused}"], options)
+    show(done, [f"{done['dirname']}, in {done['seconds']} s; {paused}"], options)
     if not done["consistent"]:
         echo(f"not a consistent cut: {done['reason']}", err=True)
         raise click.exceptions.Exit(_NOT_CONSISTENT)
@@ -188,10 +220,11 @@ def _value_of(text: str) -> Any:
 
 
 def _list(items: list[dict[str, Any]], columns: tuple[str, ...], options: Any) -> None:
-    _show(items, rows_of(items, columns), options)
+    show(items, rows_of(items, columns), options)
 
 
-def _show(answer: Any, lines: list[str], options: dict[str, Any]) -> None:
+def show(answer: Any, lines: list[str], options: dict[str, Any]) -> None:
+    """Print an answer: as JSON if that is asked for, else in these lines."""
     click.echo(json.dumps(answer) if options["json"] else _printable(lines))
 
 
@@ -239,7 +272,7 @@ def _find(options: dict[str, Any]) -> Found:
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-def _command(
+def job_command(
     name: str,
     run: Run,
     *more: click.Parameter,
@@ -283,7 +316,7 @@ def _command(
     return BoundedCommand(name, params=[*more, *where], callback=callback, help=run.__doc__)
 
 
-WRITE_CHECKPOINT = _command(
+WRITE_CHECKPOINT = job_command(
     "checkpoint",
     _checkpoint,
     click.Option(["--name"], help="Its folder's name; by its number if not given."),
@@ -292,21 +325,41 @@ WRITE_CHECKPOINT = _command(
 """``paramfleet checkpoint``, alone or followed by ``write``."""
 
 COMMANDS = (
-    _command("status", _status),
-    _command("top", _top, click.Option(["--once"], is_flag=True, help="Show it once.")),
-    _command("tables", _tables),
-    _command("workers", _workers),
-    _command("barriers", _barriers),
-    _command("audit", _audit, otherwise=_audit_of_registry),
-    _command("page", _page),
-    _command("pause", _pause),
-    _command("resume", _resume),
-    _command(
+    job_command("status", _status),
+    job_command("top", _top, click.Option(["--once"], is_flag=True, help="Show it once.")),
+    job_command("tables", _tables),
+    job_command("workers", _workers),
+    job_command("barriers", _barriers),
+    job_command("audit", _audit, otherwise=_audit_of_registry),
+    job_command("page", _page),
+    job_command("pause", _pause),
+    job_command("resume", _resume),
+    job_command(
         "set",
         _set,
         click.Argument(["settings"], nargs=-1, required=True, metavar="NAME=VALUE..."),
     ),
-    _command("drain", _drain, click.Argument(["rank"], type=click.IntRange(min=0))),
-    _command("end", _end),
+    job_command("scale", _scale, click.Argument(["size"], metavar="pservers=N")),
+    job_command("drain", _drain, click.Argument(["rank"], type=click.IntRange(min=0))),
+    job_command("end", _end),
+    job_command(
+        "chaos",
+        _chaos,
+        click.Argument(["action"], type=click.Choice(list(ACTIONS))),
+        click.Argument(["target"]),
+        click.Argument(["peer"], required=False),
+        click.Option(
+            ["--at"],
+            help="When a failpoint is reached for the Nth time from now, as "
+            "after_apply_before_log:3; else at once.",
+        ),
+        click.Option(["--for", "for"], type=float, help="Seconds that it lasts.  [8]"),
+        click.Option(["--rate"], type=float, help="Part of the calls that break.  [0.1]"),
+        click.Option(
+            ["--by"],
+            type=float,
+            help="slow: how many times slower; delay, reorder: ms at most; clock: seconds.",
+        ),
+    ),
 )
 """The commands, for the group of all."""

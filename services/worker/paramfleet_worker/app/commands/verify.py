@@ -1,8 +1,10 @@
 """``paramfleet verify``: whether a job loses or doubles a change when its processes die."""
 
 import asyncio
+import contextlib
 import json
 import math
+import os
 import shutil
 import sys
 import tempfile
@@ -17,8 +19,9 @@ from paramfleet_shared.settings.cli import BoundedCommand, echo
 from paramfleet_shared.settings.config import read_environment
 from paramfleet_shared.system.clock import SystemClock
 from paramfleet_worker.app.commands.outcomes import exit_code_of
-from paramfleet_worker.app.verify.plan import MODES, Kill, Plan, plan_run
+from paramfleet_worker.app.verify.plan import MODES, Plan, plan_from, plan_run
 from paramfleet_worker.app.verify.running import Ran, run_plan
+from paramfleet_worker.process.prepared.running import PreparedProcess
 
 __all__ = ["PlanFileError", "summary_of", "verify"]
 
@@ -48,6 +51,29 @@ class PlanFileError(ContractError):
     help="As of paramfleet launch.  [async]",
 )
 @click.option(
+    "--jobs",
+    type=click.IntRange(1, 64),
+    default=None,
+    help="Runs at once.  [one for each core]",
+)
+@click.option(
+    "--replicas",
+    type=click.IntRange(0, 1),
+    default=None,
+    help="As of paramfleet launch.  [1 in some of the runs]",
+)
+@click.option(
+    "--moves",
+    type=click.IntRange(0, 8),
+    default=None,
+    help="How often pservers are added or removed in each run.  [3 in some of the runs]",
+)
+@click.option(
+    "--fresh",
+    is_flag=True,
+    help="Start each process anew, as paramfleet launch does, instead of as a fork of one.",
+)
+@click.option(
     "--plan",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Run the plan.json of a run that failed, instead of what the seed says.",
@@ -57,7 +83,8 @@ def verify(**options: Any) -> None:
     """Let processes of small jobs die, and check that no change is lost or doubled.
 
     Each run is a job of two pservers and two workers on this machine, with a data folder. Its
-    seed says which processes die where, and what the network loses. A run that is wrong is
+    seed says which processes die where, and what the network loses. In a third of the runs
+    pservers come and go, or follow each other. A run that is wrong is
     named with its seed, and its folder stays. The last line is JSON. Ends with 0 only if every
     run was right.
     """
@@ -76,7 +103,7 @@ def summary_of(all_ran: Sequence[Ran], seed: int) -> dict[str, Any]:
         "runs": len(all_ran),
         "failed": sum(bool(ran.problems) for ran in all_ran),
         "kills": sum(len(ran.kills) for ran in all_ran),
-        "migrations": 0,
+        "migrations": sum(ran.moves for ran in all_ran),
         "acked": sum(ran.acked for ran in all_ran),
         "lost": sum(ran.lost for ran in all_ran),
         "doubled": sum(ran.doubled for ran in all_ran),
@@ -93,19 +120,37 @@ def _verify(options: dict[str, Any]) -> int:
         PlanFileError: if the file of a plan holds none.
     """
     plans = _plans(options)
-    all_ran = []
-    for number, plan in enumerate(plans, start=1):
-        folder = Path(tempfile.mkdtemp(prefix="paramfleet-verify-"))
-        ran = asyncio.run(run_plan(plan, folder, read_environment(), SystemClock()))
-        all_ran.append(ran)
-        if options["as_json"]:
-            echo(json.dumps(_facts(ran)))
-        else:
-            _tell(f"run {number} of {len(plans)}", ran)
-        if not ran.problems:
-            shutil.rmtree(folder, ignore_errors=True)
+    jobs = options["jobs"] or max(1, os.cpu_count() or 1)
+    with contextlib.ExitStack() as stack:
+        if not options["fresh"]:
+            prepared = PreparedProcess()
+            stack.callback(prepared.close)
+            stack.enter_context(prepared.prepared.starting())
+        all_ran = asyncio.run(_run_all(plans, jobs, as_json=options["as_json"]))
     echo(json.dumps(summary_of(all_ran, plans[0].seed)))
     return 1 if any(ran.problems for ran in all_ran) else 0
+
+
+async def _run_all(plans: Sequence[Plan], jobs: int, *, as_json: bool) -> list[Ran]:
+    """Run all plans, so many at once, and show each one that has ended."""
+    clock, room, all_ran = SystemClock(), asyncio.Semaphore(jobs), []
+
+    async def run(plan: Plan) -> None:
+        async with room:
+            folder = Path(tempfile.mkdtemp(prefix="paramfleet-verify-"))
+            ran = await run_plan(plan, folder, read_environment(), clock)
+        all_ran.append(ran)
+        if as_json:
+            echo(json.dumps(_facts(ran)))
+        else:
+            _tell(f"run {len(all_ran)} of {len(plans)}", ran)
+        if not ran.problems:
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+    async with asyncio.TaskGroup() as group:
+        for plan in plans:
+            group.create_task(run(plan))
+    return all_ran
 
 
 def _plans(options: dict[str, Any]) -> list[Plan]:
@@ -113,7 +158,13 @@ def _plans(options: dict[str, Any]) -> list[Plan]:
         return [_read_plan(options["plan"])] * options["runs"]
     modes = MODES if options["mode"] == "all" else (options["mode"],)
     return [
-        plan_run(options["seed"] + run, modes[run % len(modes)], options["durability"])
+        plan_run(
+            options["seed"] + run,
+            modes[run % len(modes)],
+            options["durability"],
+            replicas=options["replicas"],
+            moves=options["moves"],
+        )
         for run in range(options["runs"])
     ]
 
@@ -126,7 +177,7 @@ def _read_plan(path: Path) -> Plan:
     """
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
-        return Plan(**{**facts, "kills": tuple(Kill(**kill) for kill in facts["kills"])})
+        return plan_from(facts)
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise PlanFileError(path=str(path), reason=repr(error)) from error
 
@@ -137,8 +188,9 @@ def _tell(which: str, ran: Ran) -> None:
     took = ", ".join(f"{seconds:.2f}" for seconds in ran.recovery_s) or "none"
     outcome = "wrong" if ran.problems else "right"
     echo(
-        f"{which}, seed {plan.seed}, {plan.mode}: {outcome}; {len(ran.kills)} kills, "
-        f"{ran.acked} changes, seconds to recover: {took}"
+        f"{which}, seed {plan.seed}, {plan.mode}: {outcome} after {ran.seconds:.1f} s; "
+        f"{len(ran.kills)} kills, {ran.moves} moves, {ran.acked} changes, "
+        f"seconds to recover: {took}"
     )
     if not ran.problems:
         return
@@ -146,7 +198,8 @@ def _tell(which: str, ran: Ran) -> None:
         echo(f"    {problem}")
     echo(f"    plan: {json.dumps(plan.facts())}")
     echo(f"    logs: {ran.folder}")
-    again = f"--runs 1 --seed {plan.seed} --mode {plan.mode} --durability {plan.durability}"
+    again = f"--replicas {plan.replicas} --moves {len(plan.moves)} "
+    again += f"--runs 1 --seed {plan.seed} --mode {plan.mode} --durability {plan.durability}"
     echo(f"    again: paramfleet verify {again}")
 
 
@@ -155,7 +208,9 @@ def _facts(ran: Ran) -> dict[str, Any]:
         "plan": ran.plan.facts(),
         "problems": ran.problems,
         "folder": str(ran.folder) if ran.problems else None,
+        "seconds": round(ran.seconds, 2),
         "kills": len(ran.kills),
+        "migrations": ran.moves,
         "acked": ran.acked,
         "lost": ran.lost,
         "doubled": ran.doubled,

@@ -17,6 +17,7 @@ from paramfleet_shared.discovery.errors import NoRedisError, OtherLaunchError
 from paramfleet_shared.discovery.redis.openness import look_for_openness
 from paramfleet_shared.discovery.redis.serving import find_redis_server, require_access_lists
 from paramfleet_shared.discovery.registry import field_of
+from paramfleet_shared.files.kept_arguments import kept_arguments
 from paramfleet_shared.settings.config import without_password
 from paramfleet_shared.settings.failpoints import LIFE
 from paramfleet_shared.system.clock import Clock
@@ -43,7 +44,9 @@ from paramfleet_worker.core.events import (
     Review,
     Reviewed,
     Signal,
+    Start,
     Tick,
+    Wanted,
     WatchMembers,
     describe_exit,
 )
@@ -69,6 +72,11 @@ REDIS_READY_WITHIN_S = 10.0
 
 COMPILE_POLL_S = 0.05
 """Seconds between two looks at whether the kernels are compiled."""
+
+ARGUMENTS_FILE = "PARAMFLEET_PSERVER__ARGUMENTS_FILE"
+"""Variable of the setting of that name."""
+
+SETTINGS_FILE = "PARAMFLEET_CONFIG"
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -108,7 +116,10 @@ class Launcher:
             clock=clock,
             launch=plan.facts.launch,
             lease_ttl_s=self._lease.lease_ttl_s,
+            scales=self._scales,
         )
+        self._has_ended = asyncio.Event()
+        """Set when a process has ended, which the job's coordinator is to know at once."""
 
     async def run(self) -> int:
         """Start everything and stay until all has ended.
@@ -142,6 +153,8 @@ class Launcher:
                     alone=self._plan.alone,
                     elastic=self._plan.elastic,
                     restarts=self._plan.restarts,
+                    restarted=self._plan.restarted,
+                    groups=self._plan.groups,
                 )
                 return await self._supervise(supervisor)
             finally:
@@ -204,9 +217,10 @@ class Launcher:
 
     def _start_members(self, keeper: Keeper) -> None:
         topology, facts = self._plan.facts.topology, self._plan.facts
+        groups = f" for {self._plan.groups} groups" if self._plan.groups else ""
         self._console.say(
-            f"job {facts.job}: {len(topology.workers)} workers, {len(topology.servers)} "
-            f"pservers, coordinator {topology.coordinator.text}, Redis "
+            f"job {facts.job}: {len(topology.workers)} workers, {self._plan.num_processes} "
+            f"pservers{groups}, coordinator {topology.coordinator.text}, Redis "
             f"{without_password(facts.redis)}; logs in {facts.log_dir}"
         )
         for name in self._plan.names:
@@ -219,6 +233,12 @@ class Launcher:
         if name == ProcessName("worker", 0):
             environment |= self._console.terminal_environment()
         command = self._plan.command_of(name, self._environment)
+        if name.role == "pserver" and self._plan.keeps_arguments:
+            kept = self._prepared.folder.arguments_file(name.index)
+            environment[ARGUMENTS_FILE] = str(kept)
+            if append and (arguments := kept_arguments(kept)) is not None:
+                command = self._plan.command_of_server(arguments)
+                environment.pop(SETTINGS_FILE, None)  # the script's server doesn't read it
         self._start(name, command, environment, keeper, append=append)
 
     def _start(
@@ -284,7 +304,7 @@ class Launcher:
                         case Restart():
                             await self._restart(action)
                             questions.add(group.create_task(self._introduce(action.name)))
-                        case Report() | Signal():
+                        case Report() | Signal() | Start():
                             await self._carry_out(action, supervisor)
             for question in questions:
                 question.cancel()
@@ -297,6 +317,14 @@ class Launcher:
         await show_page(
             self._records, prepared.folder, prepared.job, self._console, coordinator
         )
+
+    def _add(self, name: ProcessName) -> None:
+        """Start one more process, as an operator has asked for."""
+        self._console.say(f"starting {name.label}, as is wanted")
+        former = self._children.get(name)
+        if former is not None:
+            former.close()
+        self._start_member(name, self._keeper, append=former is not None)
 
     async def _restart(self, again: Restart) -> None:
         """Start a process again, and report it."""
@@ -333,21 +361,41 @@ class Launcher:
                 error = OtherLaunchError(job=self._plan.facts.job, holder=other)
                 self._console.say(str(error))
             said = other or said
-            await self._clock.sleep(self._lease.lease_renew_s)
+            if self._scales:
+                wanted = await self._records.wanted_processes()
+                if wanted:
+                    self._events.put_nowait(Wanted(wanted))
+            self._has_ended.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._lease.lease_renew_s):
+                    await self._has_ended.wait()
+
+    @property
+    def _scales(self) -> bool:
+        """Return whether this launcher starts processes as they are wanted."""
+        return bool(self._plan.groups) and self._plan.alone
 
     async def _next_event(self, due: float | None) -> Event:
         wait_s = None if due is None else max(0.0, due - self._clock.monotonic())
         try:
             async with asyncio.timeout(wait_s):
-                return await self._events.get()
+                event = await self._events.get()
         except TimeoutError:
             return Tick()
+        if isinstance(event, Exited) and self._plan.groups:
+            self._has_ended.set()
+        return event
 
     async def _ask(self, question: Consult | Review | WatchMembers) -> None:
         """Carry a question to the registry, and its answer back."""
         if isinstance(question, Review):
             failure, finished = await self._records.standing()
-            self._events.put_nowait(Reviewed(question.name, failure, finished))
+            child = self._children[question.name]
+            if question.name.role == "worker" and failure is None and not finished:
+                how = describe_exit(child.poll() or 0)
+                await self._records.lose(question.name, child.pid, how)
+            shrinks = await self._records.shrinks()
+            self._events.put_nowait(Reviewed(question.name, failure, finished, shrinks))
             return
         if isinstance(question, Consult):
             silent_s = self._records.silent_s
@@ -363,8 +411,10 @@ class Launcher:
     async def _report_lost(self, lost: Lose) -> None:
         await self._records.lose(lost.name, self._children[lost.name].pid, lost.how)
 
-    async def _carry_out(self, action: Report | Signal, supervisor: Supervisor) -> None:
+    async def _carry_out(self, action: Report | Signal | Start, supervisor: Supervisor) -> None:
         match action:
+            case Start():
+                self._add(action.name)
             case Signal():
                 for name in action.names:
                     self._children[name].send(action.signal)

@@ -119,7 +119,7 @@ async def launch_on_ray(
 
 
 def _names_of(settings: LaunchSettings) -> list[ProcessName]:
-    servers, workers = settings.server_num or 1, settings.worker_num or 1
+    servers, workers = settings.process_num or 1, settings.worker_num or 1
     return [
         COORDINATOR,
         *(ProcessName("pserver", index) for index in range(servers)),
@@ -163,7 +163,7 @@ async def _places(
         workers = settings.worker_num or 1
         resources = ray.cluster_resources()
         raise RayCapacityError(
-            cpus=settings.ray_cpus * (workers + (settings.server_num or 1)),
+            cpus=settings.ray_cpus * (workers + (settings.process_num or 1)),
             gpus=settings.ray_gpus * workers,
             available=f"{resources.get('CPU', 0):g} CPUs, {resources.get('GPU', 0):g} GPUs",
             waited_s=PLACED_WITHIN_S,
@@ -197,6 +197,7 @@ def _plan(
         redis=redis,
         script=script,
         elastic=settings.elastic,
+        chaos=settings.chaos,
         checkpoint_dirs=settings.checkpoint_dirs,
     )
 

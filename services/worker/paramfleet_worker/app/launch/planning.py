@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from paramfleet_coordinator.config import CoordinatorSettings
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.files.addresses import place_of, split_places
 from paramfleet_shared.settings.config import resolve
 from paramfleet_worker.app.launch.naming import launch_of
 from paramfleet_worker.config import LaunchSettings
@@ -100,14 +101,32 @@ class LaunchPlan:
     """Absolute path below which each pserver has its training on the disk; empty for none."""
     durability: str = "async"
     """How pservers write there."""
+    chaos: bool = False
+    """Whether operators may hurt its processes."""
+    rerun_script: bool = False
+    """Whether the script is run again for a pserver that is started again."""
     restarts: int = 0
-    """How often in a row a pserver, the coordinator and an own Redis are started again."""
+    """How often in a row a process is started again."""
+    restarted: frozenset[str] = frozenset()
+    """The roles of those that are."""
+    processes: int = 0
+    """Of the whole job, how many processes for pservers start; 0 for all that have an
+    address."""
+    groups: int = 0
+    """Pservers' groups where the coordinator plans who hosts them; 0 if each is a process."""
+    replicas: int = 0
+    """Followers of each group."""
 
     @property
     def alone(self) -> bool:
         """Tell whether no other machine takes part."""
         topology = self.facts.topology
-        return len(self.names) == 1 + len(topology.servers) + len(topology.workers)
+        return len(self.names) == 1 + self.num_processes + len(topology.workers)
+
+    @property
+    def num_processes(self) -> int:
+        """Return how many processes for pservers the whole job starts with."""
+        return self.processes or len(self.facts.topology.servers)
 
     @property
     def folder_name(self) -> str:
@@ -140,7 +159,7 @@ class LaunchPlan:
         if name.role != "coordinator":
             return [sys.executable, *self.script]
         topology = self.facts.topology
-        servers = len(topology.servers)
+        servers = self.groups or len(topology.servers)
         too_few = servers > CoordinatorSettings().num_shards
         more_shards = too_few and not _sets_shards(inherited)
         return [
@@ -152,7 +171,26 @@ class LaunchPlan:
             f"--port={topology.coordinator.port}",
             *([f"--num-shards={servers}"] if more_shards else []),
             *(["--elastic"] if self.elastic else []),
+            *([f"--server-processes={self.num_processes}"] if self.groups else []),
+            *([f"--replicas={self.replicas}"] if self.replicas else []),
         ]
+
+    @property
+    def keeps_arguments(self) -> bool:
+        """Tell whether pservers are to be started again without the script."""
+        return self.restarts > 0 and not self.rerun_script
+
+    @staticmethod
+    def command_of_server(arguments: Mapping[str, str]) -> list[str]:
+        """Return the command of a pserver without the script.
+
+        Args:
+            arguments: What the script has given it.
+        """
+        options = (
+            f"--{name.replace('_', '-')}={arguments[name]}" for name in sorted(arguments)
+        )
+        return [sys.executable, "-P", "-m", "paramfleet_pserver", *options]
 
     def environment_of(self, name: ProcessName, inherited: Mapping[str, str]) -> dict[str, str]:
         """Return the whole environment of a coordinator, pserver or worker."""
@@ -161,18 +199,29 @@ class LaunchPlan:
         runtime = runtime_environment(inherited, num_cores=cores or 1, num_local_roles=roles)
         dirs = _checkpoint_dirs(self.checkpoint_dirs, inherited)
         more = {"PARAMFLEET_CHECKPOINT_DIRS": dirs} if dirs else {}
+        if self.chaos:
+            more["PARAMFLEET_CHAOS"] = "1"
         if self.gpus:
             more["CUDA_VISIBLE_DEVICES"] = self._gpu_of(name)
         if self.data_dir and name.role == "pserver":
             more["PARAMFLEET_PSERVER__DATA_DIR"] = self.data_dir
             more["PARAMFLEET_PSERVER__DURABILITY"] = self.durability
             more["PARAMFLEET_PSERVER__INDEX"] = str(name.index)  # its folder has its index
+        if "worker" in self.restarted and name.role == "coordinator":
+            more[_RETURN] = inherited.get(_RETURN, _RETURN_S)
+        if self.groups and name.role == "pserver":
+            more["PARAMFLEET_PSERVER__HOSTING"] = "planned"
+            more["PARAMFLEET_PSERVER__INDEX"] = str(name.index)  # as the launcher names it
         return {**inherited, **runtime, **role_environment(name, self.facts), **more}
 
     def _gpu_of(self, name: ProcessName) -> str:
         """Return the GPU that a process sees; pservers and the coordinator see none."""
         own = [each for each in self.names if each.role == "worker"]
         return self.gpus[own.index(name)] if name in own else ""
+
+
+_RETURN, _RETURN_S = "PARAMFLEET_COORDINATOR__WORKER_RETURN_S", "60"
+"""How long the job waits for a worker that is started again: a script's start takes a while."""
 
 
 def plan_launch(
@@ -202,9 +251,12 @@ def plan_launch(
         own = ""
     url = settings.redis
     address = parse_redis(url) if url else None
+    processes = settings.process_num if settings.is_planned else None
+    processes = processes or len(topology.servers)
     hosts = topology.hosts | ({address.host} if address is not None else set())
     mine = hosts_of_this_machine(hosts, own=Host(own) if own else None)
-    names = roles_of(topology, mine)
+    every = roles_of(topology, mine)
+    names = tuple(n for n in every if n.role != "pserver" or n.index < processes)
     redis = redis_to_start(address, mine)
     gpus = settings.gpus_of_workers
     num_workers = sum(name.role == "worker" for name in names)
@@ -230,7 +282,13 @@ def plan_launch(
         gpus=gpus,
         data_dir=_absolute(settings.data_dir) if settings.data_dir else "",
         durability=settings.durability,
+        chaos=settings.chaos,
+        rerun_script=settings.rerun_script,
         restarts=settings.restarts,
+        restarted=settings.restarted,
+        processes=processes,
+        groups=(settings.group_num or processes) if settings.is_planned else 0,
+        replicas=settings.replicas,
     )
 
 
@@ -240,7 +298,7 @@ def _checkpoint_dirs(given: str, inherited: Mapping[str, str]) -> str:
     Where an operator's checkpoints go is a folder of whoever launches, as the working folder.
     """
     given = given or inherited.get("PARAMFLEET_CHECKPOINT_DIRS", "")
-    names = [name for name in given.split(os.pathsep) if name]
+    names = split_places(given)
     own = inherited.get("PARAMFLEET_COORDINATOR__CHECKPOINT_DIR", "")
     if names:
         names.append(own or CoordinatorSettings().checkpoint_dir)
@@ -250,7 +308,7 @@ def _checkpoint_dirs(given: str, inherited: Mapping[str, str]) -> str:
 
 
 def _absolute(name: str) -> str:
-    return str(Path(name).expanduser().absolute())
+    return str(place_of(name).expanduser().absolute())
 
 
 def _sets_shards(environment: Mapping[str, str]) -> bool:
@@ -274,7 +332,7 @@ def _sets_shards(environment: Mapping[str, str]) -> bool:
 def _local_topology(settings: LaunchSettings, reservations: PortReservations) -> Topology:
     num_workers = settings.worker_num or len(settings.gpus_of_workers) or 1
     return Topology(
-        servers=tuple(reservations.reserve(LOOPBACK) for _ in range(settings.server_num or 1)),
+        servers=tuple(reservations.reserve(LOOPBACK) for _ in range(settings.group_num or 1)),
         workers=tuple(reservations.reserve(LOOPBACK) for _ in range(num_workers)),
         coordinator=reservations.reserve(LOOPBACK),
     )
@@ -289,7 +347,7 @@ def _named_topology(settings: LaunchSettings) -> Topology:
         coordinator=parse_endpoint(settings.coordinator, option="--coordinator"),
     )
     for option, number, endpoints in (
-        ("--server_num", settings.server_num, topology.servers),
+        ("--server_num", settings.process_num, topology.servers),
         ("--worker_num", settings.worker_num, topology.workers),
     ):
         if number not in {None, len(endpoints)}:

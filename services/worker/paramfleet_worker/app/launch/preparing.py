@@ -13,6 +13,7 @@ from paramfleet_shared.discovery.redis.config import MAX_SOCKET_BYTES
 from paramfleet_shared.discovery.redis.serving import private_folder
 from paramfleet_shared.discovery.redis.store import derived_password
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.errors.logs import DataFolderError
 from paramfleet_shared.files.job_folder import JobFacts, JobFolder, runtime_dir, write_private
 from paramfleet_shared.net.secret import new_secret, open_warnings, secret_of
 from paramfleet_shared.settings.config import JobSettings, Resolved
@@ -21,7 +22,7 @@ from paramfleet_worker.app.launch.planning import LaunchPlan
 from paramfleet_worker.config import LaunchSettings
 from paramfleet_worker.process.admin_token import admin_environment, prepare_admin_token
 
-__all__ = ["OpenRedisError", "PreparedLaunch", "prepared_launch"]
+__all__ = ["LogDirError", "OpenRedisError", "PreparedLaunch", "prepared_launch"]
 
 
 class OpenRedisError(ContractError):
@@ -34,6 +35,15 @@ class OpenRedisError(ContractError):
         "every machine the same password in PARAMFLEET_REDIS_PASSWORD_FILE, or the same "
         "secret in PARAMFLEET_SECRET_FILE (`paramfleet secret FILE` makes one)"
     )
+
+
+class LogDirError(ContractError):
+    """The folder for logs can't be written to."""
+
+    code = "contract.log_dir"
+    path: str
+    reason: str
+    sentence = "the folder for logs {path} can't be used: {reason}; name another by --log_dir"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,9 +85,13 @@ def prepared_launch(
         UnsafeFolderError: if somebody else could read its folder.
         OpenJobError: if several machines would have neither certificates nor a secret.
         OpenRedisError: if a Redis would be started that asks for no password.
-        OSError: if a file can't be written.
+        DataFolderError: if pservers couldn't write to the data folder.
+        LogDirError: if nobody could write to that of the logs.
+        OSError: if another file can't be written.
     """
     settings = resolved.value
+    if plan.data_dir and settings.on != "ray":
+        _require_data_dir(Path(plan.data_dir))
     own = dict(environment) | _given(resolved)
     if settings.several_machines:
         secret_of(settings.job_settings(plan.facts.redis))
@@ -107,6 +121,21 @@ def prepared_launch(
         _require_closed(prepared)
         _write_facts(prepared)
         yield prepared
+
+
+def _require_data_dir(folder: Path) -> None:
+    """Make the data folder if it is missing: pservers would only fail one after the other.
+
+    Raises:
+        DataFolderError: if it can't be written to.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise DataFolderError(path=str(folder), reason=reason) from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise DataFolderError(path=str(folder), reason="this user may not write to it")
 
 
 def _require_closed(prepared: PreparedLaunch) -> None:
@@ -174,11 +203,14 @@ def _with_own_logs(plan: LaunchPlan, stack: ExitStack) -> LaunchPlan:
     Where one does, it is a folder beside, with the job's name.
 
     Raises:
-        OSError: if it can't be made.
+        LogDirError: if it can't be made.
     """
     for name in (plan.facts.log_dir, f"{plan.facts.log_dir}-{plan.facts.job}"):
-        Path(name).mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            Path(name).mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise LogDirError(path=name, reason=error.strerror or str(error)) from error
         stack.callback(os.close, lock)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

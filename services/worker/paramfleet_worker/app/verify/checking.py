@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from paramfleet_worker.app.verify.plan import Plan
@@ -24,7 +25,14 @@ __all__ = ["Checked", "check", "recovery_times"]
 TOLERANCE = 0.01
 """The least change adds 0.5."""
 
+ROUNDED = 2e-5
+"""Of a sum: what hundreds of additions of single precision may round away."""
+
 _MOST_SHOWN = 8
+
+_UNSENT = 40
+"""Steps of async that a worker has ended and that no pserver has: more than its queue and what
+is under way or not on the disk."""
 
 
 class _Number(NamedTuple):
@@ -37,12 +45,16 @@ class _Number(NamedTuple):
     @property
     def is_less(self) -> bool:
         """Return whether a change is missing; also for what is no number."""
-        return not self.found >= self.expected - TOLERANCE
+        return not self.found >= self.expected - self._tolerance
 
     @property
     def is_more(self) -> bool:
         """Return whether a change is in too often."""
-        return self.found > self.expected + TOLERANCE
+        return self.found > self.expected + self._tolerance
+
+    @property
+    def _tolerance(self) -> float:
+        return TOLERANCE + ROUNDED * abs(self.expected)
 
 
 @dataclass(slots=True)
@@ -59,15 +71,24 @@ class Checked:
     """All that is wrong; empty if the run is right."""
 
 
-def check(plan: Plan, found: Sequence[Mapping[str, Any]]) -> Checked:
+def check(
+    plan: Plan,
+    found: Sequence[Mapping[str, Any]],
+    dead: Mapping[int, int] = MappingProxyType({}),
+) -> Checked:
     """Compare what workers have at the end with what they have changed.
+
+    What a worker was sending when it died may be with some pservers only. So of its newest
+    steps each number has to be there once, or not at all.
 
     Args:
         plan: Of the run.
-        found: What each worker wrote down, in the order of their ranks.
+        found: What each worker wrote down that has ended well, in the order of their ranks.
+        dead: Workers that died, and the newest step that each has ended.
     """
-    checked = Checked(acked=sum(len(each["times"]) for each in found))
-    size, scale = len(found), scale_of(plan.mode, len(found))
+    checked = Checked(acked=plan.steps * len(found))
+    size = len(found) + len(dead)
+    scale = scale_of(plan.mode, size)
 
     def is_wrong(number: _Number) -> bool:
         if plan.mode == "sync":  # equal to one process, to the bit
@@ -76,26 +97,51 @@ def check(plan: Plan, found: Sequence[Mapping[str, Any]]) -> Checked:
 
     lost: set[tuple[int, int]] = set()
     doubled: set[tuple[int, int]] = set()
-    for reader, worker in enumerate(found):
-        said = f"worker {reader}"
+    for worker in found:
+        said = f"worker {worker['rank']}"
         checked.problems += [f"{said}: a version fell: {each}" for each in worker["fallen"]]
         lead, bound = worker["lead"], plan.max_staleness
         if bound is not None and lead > bound + 1:  # a step counts from its begin
             checked.problems.append(f"{said} led by {lead} steps, and max_staleness is {bound}")
         wrong = []
         for rank in range(size):
+            kept = _surely_kept(plan, dead.get(rank))
             for step in range(1, plan.steps + 1):
                 numbers = list(_of_step(worker, rank, step, plan.steps, scale))
+                if step > kept:
+                    numbers = [n for n in numbers if not _may_be_left(plan, n)]
                 lost |= {(rank, step)} if any(n.is_less for n in numbers) else set()
                 doubled |= {(rank, step)} if any(n.is_more for n in numbers) else set()
                 wrong += [n for n in numbers if is_wrong(n)]
-        wrong += filter(is_wrong, _shared(worker, size, plan.steps, scale))
+        shared = _shared(worker, size, plan.steps, scale)
+        wrong += filter(is_wrong, shared) if not dead else _doubled_of(shared)
         checked.problems += _told(said, wrong)
     for worker in found[1:]:
         if any(worker.get(name) != found[0].get(name) for name in _NAMES):
             checked.problems.append(f"workers 0 and {worker['rank']} ended with other numbers")
     checked.lost, checked.doubled = len(lost), len(doubled)
     return checked
+
+
+def _surely_kept(plan: Plan, died_at: int | None) -> int:
+    """Return up to which step a worker's changes have to be there: all, unless it died."""
+    if died_at is None:
+        return plan.steps
+    return died_at - _UNSENT if plan.mode == "async" else 0  # GEO may have exchanged nothing
+
+
+def _may_be_left(plan: Plan, number: _Number) -> bool:
+    """Return whether a number can be what a worker has left when it died.
+
+    GEO keeps a part of a delta for the next exchange.
+    """
+    is_part = plan.mode == "geo" and -TOLERANCE <= number.found <= number.expected
+    return is_part or abs(number.found) <= TOLERANCE
+
+
+def _doubled_of(numbers: Iterable[_Number]) -> Iterator[_Number]:
+    """Yield those that hold more than all changes of all workers, a dead one's included."""
+    return (number for number in numbers if number.is_more)
 
 
 def recovery_times(kills: Iterable[float], found: Sequence[Mapping[str, Any]]) -> list[float]:

@@ -9,6 +9,8 @@ It is run as a script, by ``paramfleet launch``. A pserver of it doesn't load to
 import json
 import os
 import sys
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +27,13 @@ from paramfleet_worker.app.verify.sums import (
     step_ids,
 )
 
-__all__ = ["PLAN", "run"]
+__all__ = ["HURRIES", "PLAN", "Answers", "run"]
 
 PLAN = "PARAMFLEET_VERIFY"
 """Variable with the run's facts, as JSON."""
+
+HURRIES = "hurry"
+"""A file beside the logs: once it exists, steps aren't held up by ``pace_s`` any more."""
 
 
 def run() -> None:
@@ -51,19 +56,24 @@ def _say(text: str) -> None:
     sys.stderr.flush()
 
 
-class _Answers:
+class Answers:
     """Which processes of pservers answer pulls, and the versions that they show."""
 
     def __init__(self) -> None:
         self.fallen: list[str] = []
         self._newest: dict[tuple[int, int, int], int] = {}
         self._terms: dict[int, int] = {}
-        self._has_new_term = False
+        self._has_new_term = self._had_new_term = False
 
     def take_new_term(self) -> bool:
-        """Return whether another process of a pserver has answered since this was asked."""
-        has_new, self._has_new_term = self._has_new_term, False
-        return has_new
+        """Return whether a step may lead by more, at its end: it began before a recovery.
+
+        That is so if another process of a pserver has answered in this step, or in the one
+        before: that one asks at its end, before it waits, whether this one may begin.
+        """
+        had_new, self._had_new_term = self._had_new_term, self._has_new_term
+        self._has_new_term = False
+        return had_new or self._had_new_term
 
     def watch(self) -> None:
         """Look at every answer that the worker takes."""
@@ -74,12 +84,19 @@ class _Answers:
         def watched(outbox: Outbox, server: int, term: int, asked: Any, answer: Any) -> bool:
             is_taken = note(outbox, server, term, asked, answer)
             if is_taken and "min_step" in asked.fields:  # a pull: one at a time
-                self._take(server, term, answer.fields.get("versions", ()))
+                self.take(server, term, answer.fields.get("versions", ()))
             return is_taken
 
         Outbox.note = watched  # type: ignore[assignment,method-assign]  # a look
 
-    def _take(self, server: int, term: int, versions: list[int]) -> None:
+    def take(self, server: int, term: int, versions: Sequence[int]) -> None:
+        """Take note of an answer to a pull.
+
+        Args:
+            server: Who answered.
+            term: Which process of it.
+            versions: Of the tables, as it shows them.
+        """
         self._has_new_term |= self._terms.setdefault(server, term) != term
         self._terms[server] = term
         for table, version in enumerate(versions):
@@ -90,6 +107,20 @@ class _Answers:
             self._newest[key] = max(newest, version)
 
 
+class _Times:
+    """When steps ended, also those of the worker's former processes: in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def add(self, ended: float) -> None:
+        with self._path.open("a") as file:
+            file.write(f"{ended}\n")
+
+    def all(self) -> list[float]:
+        return [float(line) for line in self._path.read_text().splitlines()]
+
+
 def _train(plan: dict[str, Any], clock: Clock) -> dict[str, Any]:
     """Train as a worker; return what it found."""
     import torch  # noqa: PLC0415 -- not in pservers
@@ -97,7 +128,7 @@ def _train(plan: dict[str, Any], clock: Clock) -> dict[str, Any]:
     import paramfleet as fleet  # noqa: PLC0415
 
     steps = plan["steps"]
-    answers = _Answers()
+    answers = Answers()
     answers.watch()
     fleet.init()
     rank, size = fleet.worker_index(), fleet.worker_num()
@@ -106,21 +137,28 @@ def _train(plan: dict[str, Any], clock: Clock) -> dict[str, Any]:
     sgd = torch.optim.SGD(model.parameters(), lr=1.0)
     optimizer = fleet.distributed_optimizer(sgd, strategy)
     fleet.init_worker()
-    times, leads = [], [0]
-    for step in range(1, steps + 1):
+    leads, pause = [0], threading.Event()
+    hurries = Path(read_environment()["PARAMFLEET_LOG_DIR"], HURRIES)
+    times = _Times(Path(read_environment()["PARAMFLEET_LOG_DIR"], f"worker-{rank}.times"))
+    for step in range(optimizer.num_steps + 1, steps + 1):  # it may have died, and be back
         total = model.places[:, own_place(rank, step, steps)].sum()
         total = total + model.common.sum() + model.own[rank].sum()
         if _has_rows(plan):
             ids = [*own_ids(rank), *common_ids(), *step_ids(rank, step)]
             total = total + model.rows(torch.tensor(ids)).sum()
+        begun = clock.monotonic()
         optimizer.minimize(-factor_of(rank, step) * total, examples=1)
-        times.append(clock.monotonic())
+        pause.wait(max(0.0, plan["pace_ms"] / 1000 - (clock.monotonic() - begun)))
+        times.add(clock.monotonic())
+        if not hurries.exists():
+            pause.wait(plan.get("pace_s", 0.0))
         if not answers.take_new_term():  # who began already isn't held back by a recovery
             leads.append(optimizer.staleness)
         _say(f"step {step}.")
     fleet.barrier_worker()  # LocalSGD divides by the workers that still train
     fleet.finish_training()
-    found = {"rank": rank, "times": times, "lead": max(leads), **_numbers(model, plan, size)}
+    found = {"rank": rank, "times": times.all(), "lead": max(leads)}
+    found |= _numbers(model, plan, size)
     fleet.stop_worker()
     return {**found, "fallen": answers.fallen}
 

@@ -1,11 +1,16 @@
 """Which checkpoint of a folder a job continues from."""
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
 __all__ = ["Choice", "Listed", "choose", "newest_first"]
+
+
+_NUMBERED = re.compile(r"(\d{6,18})-step-\d+")
+"""The names of checkpoints by time and steps."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,10 +49,19 @@ class Listed:
     consistent: bool | None = None
     """Whether it is a consistent cut; None if it doesn't say."""
 
+    base: str = ""
+    """The name of the one that it is an increment of; empty if it is whole by itself."""
+
     @property
     def whole(self) -> bool:
         """Return whether each of its files is there with its length."""
         return not self.problem
+
+    @property
+    def number(self) -> int:
+        """Return which of the job's saves it is, as its name says; 0 if it has no number."""
+        numbered = _NUMBERED.fullmatch(self.name)
+        return int(numbered[1]) if numbered else 0
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -64,6 +78,7 @@ class Listed:
             "whole": self.whole,
             "problem": self.problem,
             "consistent": self.consistent,
+            "base": self.base,
         }
 
 
@@ -83,8 +98,19 @@ class Choice(NamedTuple):
 
 
 def newest_first(found: Iterable[Listed]) -> list[Listed]:
-    """Return checkpoints by their times; of one time, by step and name."""
-    return sorted(found, key=lambda each: (each.written_at, each.step or 0, each.name))[::-1]
+    """Return checkpoints by their times; of one time, by number, step and name.
+
+    A numbered one counts as written no earlier than those of lower numbers: the clock may have
+    been set back since, and ``latest`` and ``keep`` go by number, too.
+    """
+    ordered = sorted(found, key=lambda each: (each.number, each.written_at))
+    keys, newest = list[tuple[datetime, int, int, str, Listed]](), None
+    for each in ordered:
+        at = each.written_at
+        if each.number:
+            newest = at = at if newest is None else max(at, newest)
+        keys.append((at, each.number, each.step or 0, each.name, each))
+    return [key[-1] for key in sorted(keys, key=lambda key: key[:-1])][::-1]
 
 
 def choose(found: Sequence[Listed], problem_of: Callable[[Listed], str]) -> Choice:

@@ -2,12 +2,22 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Doubled", "doubled_ids", "range_problems", "server_of", "shards_of_several"]
+__all__ = [
+    "Doubled",
+    "doubled_ids",
+    "range_problems",
+    "server_of",
+    "shards_of_several",
+    "wrong_buffer",
+]
+
+_STATISTICS = frozenset({"running_mean", "running_var"})
+"""Torch's names for those of its normalizations, which no model can use unless finite."""
 
 _SERVER = re.compile(r"\.server(\d{1,9})\.")
 
@@ -89,3 +99,29 @@ def range_problems(ranges: Iterable[tuple[int, int, str]], size: int) -> list[tu
     if end < size:
         problems.append(("", f"no file has the values from {end} to {size}"))
     return problems
+
+
+def wrong_buffer(name: str, dtype: str, carrier: NDArray[Any]) -> str:
+    """Return what is wrong with the numbers of a model's buffer; empty if nothing is.
+
+    A load refuses, or leaves out, what this names.
+
+    Args:
+        name: As in the model's ``state_dict``.
+        dtype: Torch's name of it.
+        carrier: Its numbers, as a file has them.
+    """
+    numbers: NDArray[Any] | None = None
+    if carrier.dtype.kind == "f":  # complex ones are pairs of these
+        numbers = carrier
+    elif dtype == "bfloat16" and carrier.dtype.itemsize == 2:
+        numbers = (carrier.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    if numbers is None:
+        return ""
+    own = name.rpartition(".")[2]
+    if own not in _STATISTICS:
+        return "holds NaN" if bool(np.isnan(numbers).any()) else ""
+    if not bool(np.isfinite(numbers).all()):
+        return "holds infinities or NaN"
+    is_negative = not dtype.startswith("complex") and bool((numbers < 0).any())
+    return "holds negative variances" if own == "running_var" and is_negative else ""

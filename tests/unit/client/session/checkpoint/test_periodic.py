@@ -2,6 +2,7 @@
 
 import errno
 import os
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from paramfleet.api.operator_commands import Conduct
 from paramfleet.config.roles import RoleMaker
 from paramfleet.config.strategy import DistributedStrategy, StrategyError
 from paramfleet.session.checkpoint.saving import Saving
+from paramfleet.session.checkpoint.whole_folders import held
 from paramfleet.session.session import Session
 from paramfleet.training.optimizer import DistributedOptimizer
 from paramfleet_shared.checkpoint.manifest import read_manifest
@@ -78,18 +80,56 @@ def test_the_newest_can_be_loaded_by_its_pointer(tmp_path: Path) -> None:
     assert torch.equal(again.model(torch.arange(9)), at_4)
 
 
+def left(folder: Path) -> None:
+    """Make what a save that was killed an hour ago has left."""
+    folder.mkdir(exist_ok=True)
+    (folder / "t.safetensors").write_bytes(b"half")
+    an_hour_ago = time.time() - 3600  # noqa: TID251 - what the file system counts
+    for path in (folder / "t.safetensors", folder):
+        os.utime(path, (an_hour_ago, an_hour_ago))
+
+
 def test_a_later_run_goes_on_counting_and_clears_what_was_left_half_written(
     tmp_path: Path,
 ) -> None:
     Training(every_s=1, keep=2, dirname=str(tmp_path)).steps(4)
-    (tmp_path / ".000004-step-9.0123abcd.partial").mkdir()
-    (tmp_path / ".of-somebody-else.partial").mkdir()
+    left(tmp_path / ".000004-step-9.0123abcd.partial")
+    left(tmp_path / ".of-somebody-else.partial")
 
-    Training(every_s=1, keep=2, dirname=str(tmp_path)).steps(2)
+    later = Training(every_s=1, keep=2, dirname=str(tmp_path))
+    later.steps(2)
 
     assert names(tmp_path) == [
         ".of-somebody-else.partial", "000003-step-4", "000004-step-2", "latest",
     ]  # fmt: skip
+    left(tmp_path / ".000004-step-2.0123abcd.partial")  # a compact that was killed meanwhile
+    later.steps(1)
+    assert names(tmp_path)[:2] == [".of-somebody-else.partial", "000004-step-2"]
+
+
+def test_saves_that_are_numbered_clear_what_none_is_writing(tmp_path: Path) -> None:
+    saving, kept = Saving(Training().session), tmp_path / "kept"
+    saving.save_persistables(kept, keep=1)
+    killed, writes, newer, link, file = [
+        kept / f".000002-step-{number}.0123abcd.partial" for number in range(5)
+    ]
+    left(killed)
+    left(newer)
+    (newer / "t.safetensors").write_bytes(b"now")
+    link.symlink_to(tmp_path / "elsewhere")
+    left(tmp_path / "elsewhere")
+    file.write_text("mine")
+    with held(writes):
+        left(writes)
+        saving.save_persistables(kept, keep=1)
+        assert names(kept) == [
+            writes.name, newer.name, link.name, file.name, "000002-step-0", "latest",
+        ]  # fmt: skip
+
+    saving.save_persistables(kept, keep=1)
+
+    assert names(kept)[:2] == [newer.name, link.name]
+    assert (tmp_path / "elsewhere" / "t.safetensors").exists()
 
 
 def test_a_full_disk_is_told_and_neither_ends_the_training_nor_removes_old_ones(
@@ -126,6 +166,34 @@ def test_what_stands_in_the_pointer_s_place_is_told_and_old_ones_stay(
     assert "worker.checkpoint_pointer_failed" in caplog.text
 
 
+def test_every_so_many_steps_one_is_written_into_the_folder_by_its_other_name(
+    tmp_path: Path,
+) -> None:
+    training = Training(every_steps=3, keep=9, dir=str(tmp_path))
+    training.steps(7)
+
+    assert names(tmp_path) == ["000001-step-3", "000002-step-6", "latest"]
+
+
+def test_the_earlier_of_time_and_steps_counts(tmp_path: Path) -> None:
+    training = Training(every_steps=5, every_s=2, keep=9, dir=str(tmp_path))
+    training.steps(5)
+
+    assert names(tmp_path) == ["000001-step-3", "000002-step-5", "latest"]
+
+
+def test_steps_count_from_where_a_load_leads_back_to(tmp_path: Path) -> None:
+    training = Training(every_steps=3, keep=9, dir=str(tmp_path))
+    training.steps(7)
+    Saving(training.session).load_model(tmp_path / "000001-step-3")
+    training.steps(4)
+
+    assert training.optimizer.num_steps == 7
+    assert names(tmp_path) == [
+        "000001-step-3", "000002-step-6", "000003-step-7", "latest",
+    ]  # fmt: skip
+
+
 def test_without_the_keys_nothing_is_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +215,10 @@ def test_without_the_keys_nothing_is_saved(
         ({"every_s": 3, "keep": True}, "must be int"),
         ({"every_s": 3, "dirname": ""}, "must not be empty"),
         ({"every_s": 3, "dirname": "a\0b"}, "control characters"),
+        ({"every_s": 3, "every_steps": 0}, "must be at least 1"),
+        ({"every_s": 3, "incremental": -1}, "must be at least 0"),
+        ({"every_s": 3, "dirname": "a", "dir": "b"}, "is another name of dirname"),
+        ({"every_s": 3, "dir": "a\0b"}, "control characters"),
         ({"keep": 4}, "has no effect without every_s"),
         ({"dirname": "x"}, "has no effect without every_s"),
     ],

@@ -148,6 +148,16 @@ def test_a_segment_that_is_gone_is_a_gap(tmp_path: Path) -> None:
         list(log.commands(1))
 
 
+@pytest.mark.parametrize("held", [0, 5, 20])
+def test_a_log_whose_segments_are_all_gone_is_damaged(tmp_path: Path, held: int) -> None:
+    write(tmp_path, [5])
+    for segment in segments(tmp_path):
+        segment.unlink()
+
+    with pytest.raises(LogDamagedError, match="removed by somebody else"):
+        open_log(tmp_path, job=JOB, held=held)
+
+
 def test_a_first_segment_that_is_gone_is_missed_if_it_is_needed(tmp_path: Path) -> None:
     write(tmp_path, [5, 40, 30])
     segments(tmp_path)[0].unlink()
@@ -206,6 +216,7 @@ def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
 
     assert held_by(tmp_path) == commands(3)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "log.begun",
         "log.lock",
         "notes.txt",
         "segment-0000000000000001.log",

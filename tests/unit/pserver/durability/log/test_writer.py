@@ -106,6 +106,23 @@ async def test_who_waits_for_a_disk_that_refuses_is_told_of_the_end(tmp_path: Pa
         await waiting
 
 
+async def test_waits_that_were_given_up_are_not_kept(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    disk.fail("create", times=100_000)
+    async with running(tmp_path, disk) as writer:
+        append(writer, 1)
+        kept = asyncio.create_task(writer.durable(1))  # noqa: TID251
+        await asyncio.sleep(0)
+        for _ in range(500):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0):
+                    await writer.durable(1)
+        assert writer.num_waiting <= 3
+
+    with pytest.raises(LogClosedError):
+        await kept
+
+
 async def test_a_writer_that_was_never_started_gives_the_folder_back(tmp_path: Path) -> None:
     with opened(tmp_path) as log:
         writer = writer_of(log)

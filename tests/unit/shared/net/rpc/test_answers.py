@@ -13,6 +13,7 @@ from paramfleet_shared.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
+from paramfleet_shared.net.rights import OperationRefusedError
 from paramfleet_shared.net.rpc.answers import (
     UnknownOperationError,
     error_body,
@@ -26,6 +27,7 @@ from paramfleet_shared.net.wire.message import MalformedMessageError, WireVersio
     ("error", "status"),
     [
         (UnknownOperationError(operation="fly", server="x"), 404),
+        (OperationRefusedError(server="x", operation="fly", role="worker", allowed="a"), 403),
         (WireVersionError(found=1, supported=2), 400),
         (ContractError("x"), 400),
         (IntegrityError("x"), 409),

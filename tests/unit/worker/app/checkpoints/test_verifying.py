@@ -233,8 +233,8 @@ def test_what_is_no_checkpoint_is_a_problem_of_its_manifest(tmp_path: Path) -> N
     (found,) = verify(tmp_path).problems
 
     assert found.file == "manifest.json"
-    assert "can't be read" in found.problem
-    assert "name a checkpoint's folder" in found.remedy
+    assert found.problem == f"is missing from {tmp_path}"
+    assert "name a checkpoint's folder, or one that has some in it" in found.remedy
 
 
 def test_what_is_worth_knowing_is_a_note(write: Write) -> None:

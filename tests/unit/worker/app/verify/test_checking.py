@@ -146,3 +146,54 @@ def test_recovery_lasts_until_all_have_ended_a_step_that_began_after_the_kill() 
     found = [{"times": [1.0, 2.0, 5.0, 6.0]}, {"times": [1.5, 3.5, 7.0]}]
 
     assert recovery_times([1.2, 6.5], found) == [pytest.approx(3.8)]
+
+
+def without(found: dict[str, Any], steps: range, rank: int = 1) -> dict[str, Any]:
+    """Return what a worker finds if steps of another one are in no pserver."""
+    for step in steps:
+        for id_ in step_ids(rank, step):
+            found["rows"][str(id_)] = [0.0] * 4
+        for place in found["places"]:
+            place[own_place(rank, step, STEPS)] = 0.0
+    return found
+
+
+def test_what_a_dead_worker_had_not_sent_may_be_missing() -> None:
+    plan = Plan(seed=1, mode="async", steps=STEPS, elastic=True)
+
+    said = check(plan, [without(right(0, "async"), range(3, STEPS + 1))], {1: 2})
+
+    assert (said.problems, said.lost, said.acked) == ([], 0, STEPS)
+
+
+@pytest.mark.parametrize("mode", ["async", "geo"])
+def test_what_a_dead_worker_had_sent_is_there_once(mode: Mode) -> None:
+    plan = Plan(seed=1, mode=mode, steps=STEPS, elastic=True)
+    found = right(0, mode)
+    found["rows"][str(step_ids(1, 2)[0])] = [2.0 * factor_of(1, 2)] * 4
+
+    said = check(plan, [found], {1: STEPS})
+
+    assert said.doubled == 1
+    assert said.problems
+    assert said.lost == 0
+
+
+def test_a_dead_worker_can_not_have_lost_what_it_sent_long_before() -> None:
+    steps, died_at = 100, 90
+    plan = Plan(seed=1, mode="async", steps=steps, elastic=True)
+    places = [[0.0] * (SIZE * steps) for _ in range(PLACES)]
+    rows: dict[str, list[float]] = {str(id_): [0.0] * 4 for id_ in (*common_ids(), *own_ids(0))}
+    rows |= {str(id_): [0.0] * 4 for id_ in own_ids(1)}
+    for step in range(1, steps + 1):
+        for rank in range(SIZE):
+            value = 0.0 if (rank, step) == (1, 5) else float(factor_of(rank, step))
+            rows |= {str(id_): [value] * 4 for id_ in step_ids(rank, step)}
+            for place in places:
+                place[own_place(rank, step, steps)] = value
+    found = {**right(0, "async"), "rows": rows, "places": places}
+    found |= {"common": [0.0] * COMMON, "own": [[0.0] * OWN for _ in range(SIZE)]}
+
+    said = check(plan, [found], {1: died_at})
+
+    assert said.lost == 1

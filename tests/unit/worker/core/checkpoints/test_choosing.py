@@ -28,6 +28,26 @@ def test_the_newest_comes_first_by_time_then_step_then_name() -> None:
     assert [each.name for each in newest_first(found)] == ["b", "d", "c", "a"]
 
 
+def test_a_clock_that_was_set_back_makes_no_later_number_older() -> None:
+    found = [
+        listed("000003-step-30", minute=63),
+        listed("000004-step-40", minute=64),
+        listed("000005-step-50", minute=5),
+        listed("000006-step-60", minute=6),
+        listed("operator-1", minute=7),
+        listed("operator-2", minute=90),
+    ]
+
+    assert [each.name for each in newest_first(found)] == [
+        "operator-2",
+        "000006-step-60",
+        "000005-step-50",
+        "000004-step-40",
+        "000003-step-30",
+        "operator-1",
+    ]
+
+
 def test_only_candidates_are_read_and_the_first_whole_one_is_chosen() -> None:
     found = [listed("old", minute=1), listed("whole", minute=2), listed("bad", minute=3)]
     read = []

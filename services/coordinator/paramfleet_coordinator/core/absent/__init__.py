@@ -1,0 +1,1 @@
+"""Workers that are gone: lost, awaited, or gone on without."""

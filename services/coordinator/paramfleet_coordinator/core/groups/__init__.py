@@ -1,0 +1,1 @@
+"""Which process hosts, follows and gets which group."""

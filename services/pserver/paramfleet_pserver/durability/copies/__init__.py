@@ -1,0 +1,1 @@
+"""Which copies of a group there are, and the commands that followers still need."""

@@ -1,0 +1,1 @@
+"""How another process comes to have a group: it follows the owner, and may take its place."""

@@ -1,0 +1,83 @@
+"""``paramfleet checkpoint load``: a running job goes back to a checkpoint."""
+
+import asyncio
+from typing import Any
+
+import click
+
+from paramfleet_shared.files.addresses import place_of
+from paramfleet_shared.settings.cli import echo
+from paramfleet_shared.system.clock import SystemClock
+from paramfleet_worker.app.commands.operating import job_command, show
+from paramfleet_worker.app.operating import Operator
+
+__all__ = ["LOAD_CHECKPOINT"]
+
+_POLL_S = 0.2
+_NOT_ALL = 3
+"""Exit status: it is loaded, and something of the model stays as it was."""
+_NOT_YET = 4
+"""Exit status: nobody knows as yet."""
+
+
+def _load(operator: Operator, options: dict[str, Any]) -> None:
+    """Have a running job load CHECKPOINT, and wait until it has.
+
+    All pservers and workers load it between two steps, and train on: tables with the states of
+    their optimizers, buffers, and schedules. Positions in data stay. CHECKPOINT is a folder or
+    an address that pservers and worker 0 can read, below one of the pservers' checkpoint_dirs.
+
+    Ends with 1 if it was not loaded, with 3 if it was, and something of the model, which it
+    lacks, stays as it was, and with 4 if the job hasn't told within --timeout.
+
+    Raises:
+        ClickException: if it was not loaded.
+        Exit: with 3 or 4.
+    """
+    clock = SystemClock()
+    folder = str(place_of(options["checkpoint"]).absolute())
+    timeout_s = options["timeout"]
+    asked = operator.post("load", {"dirname": folder, "timeout_s": timeout_s})
+    deadline = clock.monotonic() + timeout_s
+    while True:
+        status = operator.get("status")
+        told = status["load"]
+        is_told = told is not None and told["number"] >= asked["number"]
+        if is_told and told["state"] != "waiting":
+            break
+        if status["state"] in {"finished", "failed"}:
+            failure = status["failure"]
+            why = f": {failure['reason']}" if failure else ""
+            ended = f"the job is {status['state']}{why}"
+            raise click.ClickException(ended)
+        if clock.monotonic() >= deadline:
+            where = "the workers know of it" if is_told else "worker 0 doesn't know of it"
+            echo(
+                f"{folder} isn't loaded as yet: {where}; see `paramfleet status --json`",
+                err=True,
+            )
+            raise click.exceptions.Exit(_NOT_YET)
+        asyncio.run(clock.sleep(_POLL_S))
+    if told["error"]:
+        raise click.ClickException(str(told["error"]))
+    lines = [f"{told['dirname']} is loaded, in {told['seconds']} s: step {told['step']}"]
+    lines += [f"{name}: {rows}" for name, rows in sorted(told["tables"].items())]
+    show(told, lines, options)
+    if told["missing"]:
+        names = ", ".join(map(str, told["missing"]))
+        echo(f"not in the checkpoint, and as it was: {names}", err=True)
+        raise click.exceptions.Exit(_NOT_ALL)
+
+
+LOAD_CHECKPOINT = job_command(
+    "checkpoint load",
+    _load,
+    click.Argument(["checkpoint"]),
+    click.Option(
+        ["--timeout"],
+        type=click.FloatRange(min=0, min_open=True, max=86_400),
+        default=600.0,
+        help="Seconds to wait for it; workers that meet only later don't load.",
+    ),
+)
+"""``paramfleet checkpoint load``."""

@@ -1,0 +1,1 @@
+"""What a member knows of its job while that runs."""

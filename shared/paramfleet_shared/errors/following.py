@@ -1,0 +1,89 @@
+"""Errors of copies of a group: of who follows, and of a handover; a part of ``served``."""
+
+from paramfleet_shared.errors import ContractError, IntegrityError, UnavailableError
+from paramfleet_shared.errors.logs import OtherTermError
+
+__all__ = [
+    "CopyDamagedError",
+    "FollowAgainError",
+    "HandoverError",
+    "MovedError",
+    "NotExpectedError",
+    "NotMovableError",
+    "NotWholeError",
+    "TooManyFollowersError",
+]
+
+
+class FollowAgainError(UnavailableError):
+    """An owner can't go on sending commands to a follower; it begins with a new snapshot."""
+
+    code = "unavailable.follow_again"
+    follower: str
+    reason: str
+    sentence = "follower {follower} can't go on: {reason}; begin with a new snapshot"
+
+
+class NotExpectedError(UnavailableError):
+    """A process asked an owner for what the plan doesn't give to it, as the owner knows it."""
+
+    code = "unavailable.not_expected"
+    follower: str
+    reason: str
+    sentence = "process {follower} is refused: {reason}; ask again when the plan says so"
+
+
+class TooManyFollowersError(UnavailableError):
+    """A group has as many followers as it takes."""
+
+    code = "unavailable.too_many_followers"
+    limit: int
+    sentence = "{limit} follow this group, and no more can: wait until one has ended"
+
+
+class MovedError(OtherTermError):
+    """A pserver's part is another process's now, or about to be; nothing was done."""
+
+    code = "unavailable.moved"
+    sentence = (
+        "incarnation {term} of pserver {index} executes nothing more, as another process goes "
+        "on with it: read the placement again"
+    )
+
+
+class NotMovableError(ContractError):
+    """A training has something that nobody else could go on with."""
+
+    code = "contract.not_movable"
+    what: str
+    sentence = (
+        "{what} isn't a part of what a replica has: train without it, or without replicas"
+    )
+
+
+class HandoverError(UnavailableError):
+    """A group wasn't handed over; its owner goes on."""
+
+    code = "unavailable.handover"
+    reason: str
+    sentence = "the group wasn't handed over: {reason}; try again"
+
+
+class NotWholeError(UnavailableError):
+    """A follower hasn't all that it needs to go on as the owner."""
+
+    code = "unavailable.not_whole"
+    reason: str
+    sentence = "this copy of the group can't be gone on with: {reason}"
+
+
+class CopyDamagedError(IntegrityError):
+    """A follower could not execute what the owner has executed."""
+
+    code = "integrity.copy_damaged"
+    position: int
+    reason: str
+    sentence = (
+        "command {position} of the owner can't be executed here: {reason}; begin with a new "
+        "snapshot, and see that all pservers run the same version with enough memory"
+    )

@@ -1,0 +1,114 @@
+"""Which rows of a shard changed since it was saved: a byte a row, and the ids that went.
+
+A save ends a *generation*. A row has the generation in which it changed last, 0 if it hasn't
+changed since marking began; so what changed since a save is what has a later one than it.
+Places are marked, not ids: a row in the place of one that was removed is new, and so marked.
+
+n = rows of a call.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paramfleet_shared.tables.memory.reservation import reserve
+
+__all__ = ["LAST_GENERATION", "NO_MARKS", "ChangeMarks", "Changed"]
+
+LAST_GENERATION = 255
+"""Behind it marking begins anew, and the next save is a whole one."""
+
+MOST_REMOVED = 1 << 22
+"""Ids of removed rows that are kept, beside a quarter of the places; the same beyond."""
+
+NO_MARKS = np.empty(0, np.uint8)
+
+
+class Changed(NamedTuple):
+    """What changed until a save, since another one."""
+
+    since: int
+    """A generation: rows of later ones changed."""
+    removed: NDArray[np.int64]
+    """Ids of rows that were removed, each once; some may have a row again."""
+
+
+class ChangeMarks:
+    """The marks of one shard. Its owner's thread uses them.
+
+    Args:
+        max_rows: Places that the shard may have.
+        save: The save with which marking begins.
+    """
+
+    def __init__(self, max_rows: int, save: str) -> None:
+        self.marks = reserve(max_rows, np.uint8)
+        """Of each place: the generation of its last change. [max_rows]"""
+        self.generation = 1
+        """What a row that changes now is marked with."""
+        self._saves = {save: 0}
+        """The generations that recent saves ended, by their names."""
+        self._removed: list[tuple[int, NDArray[np.int64]]] = []
+        self._num_removed = 0
+
+    def note_removed(self, ids: NDArray[np.int64], *, num_places: int) -> bool:
+        """Note that the rows of ids, int64 [n], went.
+
+        Args:
+            ids: They.
+            num_places: Of the shard.
+
+        Returns:
+            False if too many have gone: then the marks are of no use any more.
+        """
+        self._removed.append((self.generation, ids))
+        self._num_removed += len(ids)
+        if self._num_removed <= MOST_REMOVED + num_places // 4:
+            return True
+        self._merge()
+        return self._num_removed <= MOST_REMOVED + num_places // 4
+
+    def end(self, save: str, since: str) -> Changed | None:
+        """End a generation with a save; return what changed since another one.
+
+        Args:
+            save: Its name.
+            since: The name of the other one. What older ones need is dropped.
+
+        Returns:
+            None if that one isn't known.
+        """
+        base = self._saves.get(since)
+        self._saves = {save: self.generation}
+        if base is None:
+            self._removed, self._num_removed = [], 0
+        else:
+            self._saves[since] = base
+            self._removed = [each for each in self._removed if each[0] > base]
+            self._num_removed = sum(len(ids) for _, ids in self._removed)
+        self.generation += 1
+        return None if base is None else Changed(base, self._ids())
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether there are no more generations."""
+        return self.generation > LAST_GENERATION
+
+    def _ids(self) -> NDArray[np.int64]:
+        ids = [np.empty(0, np.int64), *(ids for _, ids in self._removed)]
+        return np.unique(np.concatenate(ids))
+
+    def _merge(self) -> None:
+        """Keep each id once, with its last generation."""
+        latest: dict[int, list[NDArray[np.int64]]] = {}
+        for generation, ids in self._removed:
+            latest.setdefault(generation, []).append(ids)
+        kept: list[tuple[int, NDArray[np.int64]]] = []
+        later = np.empty(0, np.int64)
+        for generation in sorted(latest, reverse=True):
+            ids = np.setdiff1d(np.concatenate(latest[generation]), later)
+            later = np.union1d(later, ids)
+            kept.append((generation, ids))
+        self._removed = kept[::-1]
+        self._num_removed = sum(len(ids) for _, ids in kept)

@@ -1,0 +1,48 @@
+"""What each process of a job imports: a pserver's start is most of the time of a recovery."""
+
+import subprocess
+import sys
+
+import pytest
+
+from paramfleet_shared.system.processes.keeping import tied
+
+PRINT = "import sys; import {module}; print(*sys.modules)"
+
+OF_TRAINING = {"torch", "pandas", "fsspec", "rich", "tensorboard", "ray"}
+"""What no process needs that only serves."""
+
+MOST = {"paramfleet_pserver.__main__": 340, "paramfleet_coordinator.__main__": 160}
+"""Modules of ours that a process may import. A new one costs half a millisecond."""
+
+
+def imported_by(module: str) -> list[str]:
+    ended = subprocess.run(
+        tied([sys.executable, "-c", PRINT.format(module=module)]),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return ended.stdout.split()
+
+
+@pytest.mark.parametrize("module", sorted(MOST))
+def test_a_process_that_serves_imports_what_it_needs_alone(module: str) -> None:
+    found = imported_by(module)
+
+    roots = [name.partition(".")[0] for name in found]
+    assert not OF_TRAINING & set(roots)
+    ours = [name for name in roots if name.startswith("paramfleet")]
+    assert 50 < len(ours) <= MOST[module], len(ours)
+
+
+def test_the_command_line_imports_what_a_command_needs_when_it_runs() -> None:
+    roots = {name.partition(".")[0] for name in imported_by("paramfleet_worker.__main__")}
+
+    assert not roots & (OF_TRAINING | {"numba", "numpy", "aiohttp"})
+
+
+def test_the_client_is_imported_when_it_is_used() -> None:
+    roots = {name.partition(".")[0] for name in imported_by("paramfleet")}
+
+    assert not roots & (OF_TRAINING | {"numba", "numpy", "aiohttp", "redis"})

@@ -1,0 +1,98 @@
+"""Pservers are added, ended and killed while a job trains, and no change is lost or doubled."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.processes.launcher.scaling import Scaled, balanced, plan_of
+
+from paramfleet_worker.app.operating import AdminRefusedError
+from paramfleet_worker.app.verify.plan import MODES, Mode
+
+pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.forked]
+
+
+def protected(plan: dict[str, Any]) -> bool:
+    return all(each["protected"] for each in plan["groups"]) and plan["moving"] is None
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_groups_move_to_new_processes_and_back_amid_the_training(
+    mode: Mode, tmp_path: Path
+) -> None:
+    job = Scaled(plan_of(mode, steps=600), tmp_path, "--server_num=2:4")
+
+    async def act(job: Scaled) -> None:
+        await job.reached(20)
+        answer = await job.scale(4)
+        assert answer == {"pservers": 4, "before": 2, "by_launcher": True, "advice": ""}
+        plan = await job.until(balanced(4))
+        assert plan["moves"] >= 2
+        await job.scale(3)
+        plan = await job.until(balanced(3))
+        assert [each["index"] for each in plan["processes"] if each["alive"]] == [0, 1, 2]
+
+    checked = job.check(await job.run(act))
+    assert checked.problems == []
+    assert (checked.lost, checked.doubled) == (0, 0)
+
+
+@pytest.mark.parametrize("mode", ["sync", "geo"])
+async def test_a_follower_takes_over_from_a_process_that_is_killed(
+    mode: Mode, tmp_path: Path
+) -> None:
+    job = Scaled(plan_of(mode, steps=600), tmp_path, "--server_num=2:4", "--replicas=1")
+
+    async def act(job: Scaled) -> None:
+        await job.reached(20)
+        await job.until(protected)
+        job.kill("pserver-1")
+        plan = await job.until(lambda plan: plan["takeovers"] == 2)
+        assert {each["owner"] for each in plan["groups"]} == {0}
+        await job.reached(job.step + 5)
+        await job.until(protected)  # the launcher has started it again
+
+    checked = job.check(await job.run(act))
+    assert checked.problems == []
+
+
+async def test_a_process_comes_back_to_its_groups_from_the_disk(tmp_path: Path) -> None:
+    options = ("--server_num=2:4", f"--data-dir={tmp_path / 'data'}")
+    job = Scaled(plan_of("async", steps=600), tmp_path, *options)
+
+    async def act(job: Scaled) -> None:
+        await job.reached(20)
+        await job.scale(1)
+        await job.until(balanced(1))  # one disk has the groups of both
+        before = await job.scale(2)
+        assert before["before"] == 1
+        await job.until(balanced(2))
+        terms = [each["term"] for each in (await job.status())["plan"]["groups"]]
+        job.kill("pserver-1")
+        await job.until(
+            lambda plan: (
+                balanced(2)(plan) and sum(each["term"] for each in plan["groups"]) > sum(terms)
+            )
+        )
+        await job.reached(job.step + 5)
+
+    checked = job.check(await job.run(act))
+    assert checked.problems == []
+
+
+async def test_a_process_that_is_asked_to_end_hands_its_groups_over(tmp_path: Path) -> None:
+    job = Scaled(plan_of("async", steps=600), tmp_path, "--server_num=2:4")
+
+    async def act(job: Scaled) -> None:
+        await job.reached(20)
+        with pytest.raises(AdminRefusedError, match=r"--server_num=2:5"):
+            await job.scale(5)
+        os.kill(job.pids["pserver-1"], signal.SIGTERM)
+        await job.until(balanced(1))
+        await job.reached(job.step + 5)
+
+    checked = job.check(await job.run(act))
+    assert checked.problems == []
+    assert not any("pserver 1 exited" in line for line in job.lines)
