@@ -9,6 +9,7 @@ job is that of ``recovery.py``, with fewer rows.
 import argparse
 import contextlib
 import json
+import os
 import statistics
 import sys
 import threading
@@ -24,7 +25,7 @@ SAMPLE_S = 1.0
 TAIL = 0.25
 """Part of the samples that counts as the begin, and as the end."""
 
-ROLES = ("launch", "coordinator", "pserver", "worker")
+ROLES = ("launch", "coordinator", "standby", "pserver", "worker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ def take_sample(job: RecoveringJob, done: Run) -> None:
         whole = Sample(
             sum(each.num_bytes for each in samples), sum(each.descriptors for each in samples)
         )
-        if role in {"launch", "coordinator"} or len(samples) == WORKERS:
+        if role not in {"pserver", "worker"} or len(samples) == WORKERS:
             done.samples.setdefault(role, []).append(whole)
 
 
@@ -102,10 +103,17 @@ def members_of(launcher: int) -> Iterator[tuple[int, str]]:
             variables = Path(f"/proc/{text}/environ").read_bytes()
             if b"paramfleet_coordinator" in words:
                 yield int(text), "coordinator"
+            elif b".standby\0" in words and not is_taken(int(text)):
+                yield int(text), "standby"
             elif b"\0TRAINING_ROLE=PSERVER\0" in variables:
                 yield int(text), "pserver"
             elif b"\0TRAINING_ROLE=TRAINER\0" in variables:
                 yield int(text), "worker"
+
+
+def is_taken(standby: int) -> bool:
+    """Tell whether a standby process has become a pserver, which has no input."""
+    return Path(f"/proc/{standby}/fd/0").readlink() == Path(os.devnull)
 
 
 def sample_of(pid: int) -> Sample:

@@ -48,7 +48,8 @@ durability async: 1,000,000 rows of 16 floats with Adagrad, steps of 8192 rows i
 mode, one torch thread a worker, nothing pinned. After some seconds of training, which chance
 chooses, a pserver is killed by SIGKILL, and then the other one in the next round. A recovery is
 the time from the kill until each worker has ended a step that it began after the death. Parts:
-start, until the new process has imported what it needs; join, until it is a member; replay, the
+start, until the new process has imported what it needs, which all but the first
+have done before the death (a standby process); join, until it is a member; replay, the
 snapshot and the log behind it; open, until it serves; return, until the last worker has ended
 its step. They are from the pservers' logs. cpu_s is the new process's processor time, which
 other work of the machine affects least; what it restores and replays is in it. Between rounds

@@ -44,8 +44,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def _take_signals() -> None:
     """Take what ends processes, also where our starter ignored it: children inherit that."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+    for number in (signal.SIGTERM, signal.SIGHUP):  # nohup ignores the latter
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 
 
 def pytest_collection_finish() -> None:

@@ -61,7 +61,7 @@ from paramfleet_shared.tables.rows.states import check_rows
 from paramfleet_shared.tables.spec import TableSpec
 
 __all__ = [
-    "FORMAT", "GROUP_FORMAT", "MANIFEST", "VERSION", "CheckpointDamagedError",
+    "FORMAT", "GROUP_FORMAT", "MANIFEST", "MISSING", "VERSION", "CheckpointDamagedError",
     "CheckpointWriteError", "FilePart", "Manifest", "ManifestError", "SavedFile", "SavedTable",
     "StatesLeftOut", "copy_arrays", "map_arrays", "map_part", "new_identity", "read_arrays",
     "read_manifest", "read_part", "read_removed", "sync_directory", "write_arrays",
@@ -75,6 +75,8 @@ GROUP_FORMAT = "paramfleet-group-checkpoint"
 """What the manifest of a job without servers states."""
 _EXPORT = "paramfleet-export"
 """What the manifest of an exported model states."""
+MISSING = "is missing: its folder is no checkpoint, or isn't there"
+"""The rule that a folder without a manifest breaks."""
 VERSION = 1
 _OF_INCREMENTS = 2
 """Of increments: versions that don't know these would take one for a whole checkpoint."""
@@ -416,6 +418,8 @@ def read_manifest(directory: Path, *, digest: str = "") -> Manifest:
     try:
         content = read_content(path)
         document = read_document(content)
+    except FileNotFoundError as error:
+        raise ManifestError(path=str(path), rule=MISSING) from error
     except (OSError, ValueError) as error:
         raise ManifestError(path=str(path), rule=f"can't be read: {error}") from error
     found = hashlib.sha256(content).hexdigest()

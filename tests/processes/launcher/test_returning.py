@@ -1,9 +1,11 @@
 """Jobs with a data folder: what dies is started again, and the job goes on."""
 
+import contextlib
 import os
 import re
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -257,8 +259,46 @@ def test_a_pserver_comes_back_with_the_script_that_has_changed_the_environment(
     assert "PARAMFLEET_PSERVER__MAX_TABLES" in log, "it says why"
 
 
+@pytest.mark.forked(False)
+@pytest.mark.skipif(sys.platform != "linux", reason="the script is needed elsewhere")
+def test_after_one_has_died_the_next_death_finds_a_process_that_has_imported_all(
+    launch: Callable[..., Any], tmp_path: Path
+) -> None:
+    work, saves = tmp_path / "work", tmp_path / "saves"
+    work.mkdir()
+    saves.mkdir()
+    (tmp_path / "wait").touch()
+    body = SERVED.format(more="", folder=str(saves))
+    launched = launch(body, *OPTIONS, f"--checkpoint-dirs={work}", words=())
+    launched.read_until("[worker 0] step 20")
+    assert standbys_of(launched) == [], "none waits where nothing has died"
+
+    os.kill(pid_of(launched, 1), signal.SIGKILL)
+    launched.read_until("pserver 1 was killed by SIGKILL; starting it again, 1 of 3")
+    waits = threading.Event()
+    while not (standby := standbys_of(launched)):  # ends with the test's time
+        waits.wait(0.05)
+    os.kill(pid_of(launched, 0), signal.SIGKILL)
+    launched.read_until("pserver 0 was killed by SIGKILL; starting it again, 1 of 3")
+    (tmp_path / "wait").unlink()
+    code = launched.read_to_end()
+
+    assert code == 0, launched.text
+    assert pid_of(launched, 0) == standby[0]
+    assert "[worker 0] rows [40.0]\n" in launched.lines, "no push is lost or doubled"
+    assert standbys_of(launched) == []
+
+
+def standbys_of(launched: Any) -> list[int]:
+    """Return the processes that wait for a death; none once the launcher has ended."""
+    pid = launched.process.pid
+    with contextlib.suppress(OSError):
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return [int(c) for c in children if "standby" in Path(f"/proc/{c}/cmdline").read_text()]
+    return []
+
+
 def pid_of(launched: Any, server: int) -> int:
-    """Return the process of a pserver, as its log has it."""
+    """Return the newest process of a pserver, as its log has it."""
     said = rf"^\[pserver {server}\] .* pserver\.started pid=(\d+) "
-    (found,) = re.findall(said, launched.text, re.MULTILINE)
-    return int(found)
+    return int(re.findall(said, launched.text, re.MULTILINE)[-1])

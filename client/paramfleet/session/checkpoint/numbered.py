@@ -8,7 +8,6 @@ kept are removed when a newer one is complete, but those that a kept one builds 
 
 import logging
 import os
-import re
 import secrets
 import shutil
 from pathlib import Path
@@ -26,15 +25,13 @@ from paramfleet_shared.checkpoint.manifest import (
     CheckpointWriteError,
     ManifestError,
 )
+from paramfleet_shared.checkpoint.numbering import is_partial, number_of, numbered_name
 from paramfleet_shared.files.addresses import Address
 from paramfleet_shared.files.folders import FolderNameError
 
 __all__ = ["begin_numbered", "clear_left", "end_numbered", "newest_in"]
 
 LATEST = "latest"
-
-_NAME = re.compile(r"(\d{6,})-step-\d+")
-_LEFT = re.compile(r"\.\d{6,}-step-\d+\.[0-9a-f]{8}\.partial")
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +51,7 @@ def begin_numbered(folder: Path, *, step: int) -> Path:
         number = max(_numbered(folder), default=0) + 1
     except OSError as error:
         raise CheckpointWriteError(path=str(folder), reason=str(error)) from error
-    return folder / f"{number:06d}-step-{step}"
+    return folder / numbered_name(number, step=step)
 
 
 def end_numbered(checkpoint: Path, *, keep: int) -> None:
@@ -133,7 +130,7 @@ def clear_left(folder: Path, *, owner: Owner | None = None, alone: bool = False)
             log.warning("worker.checkpoint_not_removed", extra=facts)
         return
     for path in _listed(folder):
-        if _LEFT.fullmatch(path.name) and not is_being_written(path, by_others=not alone):
+        if is_partial(path.name) and not is_being_written(path, by_others=not alone):
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -173,12 +170,8 @@ def _complete(folder: Path) -> dict[int, Path]:
 
 def _numbered(folder: Path) -> dict[int, Path]:
     """Return the checkpoints in a folder by their numbers; raises as ``_listed``."""
-    found = {}
-    for path in _listed(folder):
-        name = _NAME.fullmatch(path.name)
-        if name is not None:
-            found[int(name[1])] = path
-    return found
+    numbered = ((number_of(path.name), path) for path in _listed(folder))
+    return {number: path for number, path in numbered if number is not None}
 
 
 def _listed(folder: Path) -> list[Path]:

@@ -17,7 +17,7 @@ from paramfleet_shared.files.documents import read_content, read_document
 from paramfleet_shared.files.tensorfile import write_tensors
 from paramfleet_worker.config import ExportFormat
 
-__all__ = ["ExportFormatError", "Exported", "WordsError", "export_table"]
+__all__ = ["ExportFormatError", "Exported", "UnknownSuffixError", "WordsError", "export_table"]
 
 _BY_SUFFIX: dict[str, ExportFormat] = {
     ".npy": "npy",
@@ -28,7 +28,7 @@ _BY_SUFFIX: dict[str, ExportFormat] = {
 """Of files that say by their names what they hold."""
 
 _USUAL: ExportFormat = "safetensors"
-"""Of others."""
+"""Of files without a suffix."""
 
 
 class ExportFormatError(ContractError):
@@ -41,6 +41,17 @@ class ExportFormatError(ContractError):
     sentence = (
         "{path}: a file of this name holds {by_name}, and --format says {format}: leave "
         "--format out, or name another file"
+    )
+
+
+class UnknownSuffixError(ContractError):
+    """A file's name doesn't say what is to be in it, and nothing else does."""
+
+    code = "contract.export_suffix"
+    path: str
+    suffixes: str
+    sentence = (
+        "{path}: no format has this suffix: name one by --format, or a file with {suffixes}"
     )
 
 
@@ -79,8 +90,8 @@ def export_table(
         checkpoint: A folder that ``fleet.save_persistables`` wrote.
         table: The table's name.
         format: One of the above; what the suffix of ``output`` says if not given: ``.npy``,
-            ``.safetensors``, or ``.txt`` and ``.vec`` for ``word2vec``, and ``safetensors`` for
-            another.
+            ``.safetensors``, or ``.txt`` and ``.vec`` for ``word2vec``; ``safetensors`` if it
+            has none.
         output: The file; one of that name is replaced.
         words: For ``word2vec``: a file whose line i, from 0, is the word of id i, perhaps
             with a blank and its count. Ids are words themselves without it.
@@ -89,6 +100,7 @@ def export_table(
         How many rows there are, and where.
 
     Raises:
+        UnknownSuffixError: if ``output`` has a suffix of no format, and none is given.
         ExportFormatError: if the suffix of ``output`` is that of another format.
         ManifestError: if the folder isn't a checkpoint.
         CheckpointDamagedError: if a file isn't what was saved.
@@ -105,6 +117,8 @@ def export_table(
         reason = "is in the folder of a checkpoint or an export; name a file elsewhere"
         raise CheckpointWriteError(path=str(output), reason=reason)
     by_name = _BY_SUFFIX.get(output.suffix.lower())
+    if output.suffix and format is None and by_name is None:
+        raise UnknownSuffixError(path=str(output), suffixes=", ".join(_BY_SUFFIX))
     kind = format or by_name or _USUAL
     if by_name not in {None, kind}:
         raise ExportFormatError(path=str(output), by_name=str(by_name), format=kind)

@@ -296,8 +296,10 @@ def test_a_manifest_that_breaks_a_rule_is_refused_by_its_path(tmp_path: Path) ->
 
 
 def test_a_folder_without_a_manifest_is_no_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(ManifestError, match="can't be read"):
+    with pytest.raises(ManifestError, match="is missing: its folder is no checkpoint"):
         read_manifest(tmp_path)
+    with pytest.raises(ManifestError, match="or isn't there"):
+        read_manifest(tmp_path / "none")
 
 
 def test_a_missing_file_and_an_altered_one_are_damage(tmp_path: Path) -> None:

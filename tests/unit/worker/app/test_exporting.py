@@ -21,7 +21,12 @@ from paramfleet_shared.checkpoint.manifest import (
 from paramfleet_shared.checkpoint.saved_rows import NoSuchTableError
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 from paramfleet_worker.__main__ import main
-from paramfleet_worker.app.exporting import ExportFormatError, WordsError, export_table
+from paramfleet_worker.app.exporting import (
+    ExportFormatError,
+    UnknownSuffixError,
+    WordsError,
+    export_table,
+)
 from paramfleet_worker.config import ExportFormat
 
 IDS = np.array([4, 1, 3], np.int64)
@@ -199,7 +204,7 @@ def test_a_manifest_of_something_else_is_no_hindrance(checkpoint: Path, tmp_path
 @pytest.mark.parametrize(
     ("name", "kind"),
     [("u.npy", "npy"), ("u.safetensors", "safetensors"), ("u.txt", "word2vec"),
-     ("u.VEC", "word2vec"), ("u", "safetensors"), ("u.bin", "safetensors")],
+     ("u.VEC", "word2vec"), ("u", "safetensors")],
 )  # fmt: skip
 def test_the_suffix_says_the_format(
     checkpoint: Path, tmp_path: Path, name: str, kind: ExportFormat
@@ -225,6 +230,18 @@ def test_a_suffix_of_another_format_is_refused(
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
 
 
+def test_a_suffix_of_no_format_needs_one(checkpoint: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnknownSuffixError, match=r"u\.csv: .* --format, or .*\.npy"):
+        export_table(checkpoint, table="words", output=tmp_path / "u.csv")
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+    done = export_table(
+        checkpoint, table="words", format="safetensors", output=tmp_path / "u.csv"
+    )
+
+    assert done.rows == 3
+
+
 def test_the_command_names_all_files_and_its_default(checkpoint: Path, tmp_path: Path) -> None:
     output = tmp_path / "u.npy"
     command = ["export", str(checkpoint), "--table", "words", "--output", str(output)]
@@ -234,7 +251,7 @@ def test_the_command_names_all_files_and_its_default(checkpoint: Path, tmp_path:
 
     assert done.output == f"3 rows in {output}, {tmp_path / 'u.ids.npy'}\n"
     assert "Default: what the suffix of --output says" in shown
-    assert "safetensors for another" in shown
+    assert "safetensors without a suffix" in shown
 
 
 def test_the_command_says_what_it_wrote(checkpoint: Path, tmp_path: Path) -> None:

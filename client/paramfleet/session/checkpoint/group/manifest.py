@@ -20,6 +20,7 @@ from paramfleet_shared.checkpoint.manifest import (
     FORMAT,
     GROUP_FORMAT,
     MANIFEST,
+    MISSING,
     CheckpointWriteError,
     ManifestError,
     sync_directory,
@@ -215,6 +216,8 @@ def read_group_manifest(folder: Path, *, digest: str = "") -> GroupManifest:
     try:
         content = read_content(path)
         document = read_document(content)
+    except FileNotFoundError as error:
+        raise ManifestError(path=str(path), rule=MISSING) from error
     except (OSError, ValueError) as error:
         rule = f"can't be read: {error}; load another checkpoint"
         raise ManifestError(path=str(path), rule=rule) from error

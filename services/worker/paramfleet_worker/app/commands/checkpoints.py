@@ -180,7 +180,7 @@ def _compact(path: Path, *, output: Path | None, as_json: bool) -> None:
     "--format",
     type=click.Choice(get_args(ExportFormat)),
     help="Default: what the suffix of --output says: .npy, .safetensors, or .txt and .vec for "
-    "word2vec; safetensors for another.",
+    "word2vec; safetensors without a suffix.",
 )
 @click.option(
     "--output",

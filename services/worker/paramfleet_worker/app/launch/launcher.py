@@ -51,12 +51,13 @@ from paramfleet_worker.core.events import (
     describe_exit,
 )
 from paramfleet_worker.core.supervisor import Supervisor
-from paramfleet_worker.process.child import Child
+from paramfleet_worker.process.children.child import Child
+from paramfleet_worker.process.children.standby import Standby
 from paramfleet_worker.process.console import Console
 from paramfleet_worker.storage import JobRecords
 
 if TYPE_CHECKING:
-    from paramfleet_worker.process.ray_child import RayChild
+    from paramfleet_worker.process.children.ray_child import RayChild
 
 __all__ = ["Launcher"]
 
@@ -77,6 +78,9 @@ ARGUMENTS_FILE = "PARAMFLEET_PSERVER__ARGUMENTS_FILE"
 """Variable of the setting of that name."""
 
 SETTINGS_FILE = "PARAMFLEET_CONFIG"
+
+STANDBY_AFTER_S = 3.0
+"""Seconds from a restart until the next one is prepared: first the job is to go on."""
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -108,6 +112,7 @@ class Launcher:
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._verdict = ""
         self._keeper: Keeper
+        self._standby: Standby
         self._redis: OwnRedis
         self._lease = job_settings_of(prepared.environment)
         self._records = JobRecords(
@@ -140,6 +145,8 @@ class Launcher:
                 self._console.say(line)
             keeper = self._keeper = Keeper()
             stack.callback(keeper.close)
+            self._standby = Standby("paramfleet_pserver", keeper)
+            stack.callback(self._standby.close)
             stack.callback(self._close)
             try:
                 await self._compile()
@@ -258,6 +265,7 @@ class Launcher:
             console=self._console,
             keeper=keeper,
             append=append,
+            standby=self._standby,
         )
 
     @contextlib.contextmanager
@@ -347,6 +355,10 @@ class Launcher:
             await self._show_page()
         elif name == REDIS:
             await self._wait_redis(self._redis, lambda: child.ended)
+        elif name.role == "pserver" and self._plan.keeps_arguments and isinstance(child, Child):
+            await self._clock.sleep(STANDBY_AFTER_S)
+            with contextlib.suppress(OSError):  # the next one is started as the first was
+                self._standby.start(self._plan.environment_of(name, self._environment))
 
     async def _vouch(self, supervisor: Supervisor) -> None:
         """Renew periodically which processes run, until it is cancelled."""

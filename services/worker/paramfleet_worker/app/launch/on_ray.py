@@ -28,9 +28,9 @@ from paramfleet_worker.core.events import ProcessName
 from paramfleet_worker.core.supervisor import Supervisor
 from paramfleet_worker.core.topology import Endpoint, Host, Topology, parse_redis
 from paramfleet_worker.process.addresses import hosts_of_this_machine
+from paramfleet_worker.process.children.ray_child import RayChild
+from paramfleet_worker.process.children.ray_hand import Hand
 from paramfleet_worker.process.console import Console
-from paramfleet_worker.process.ray_child import RayChild
-from paramfleet_worker.process.ray_hand import Hand
 
 __all__ = ["RayCapacityError", "RayMissingError", "RayRedisError", "launch_on_ray"]
 

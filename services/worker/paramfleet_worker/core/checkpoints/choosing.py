@@ -1,16 +1,13 @@
 """Which checkpoint of a folder a job continues from."""
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from paramfleet_shared.checkpoint.numbering import number_of
+
 __all__ = ["Choice", "Listed", "choose", "newest_first"]
-
-
-_NUMBERED = re.compile(r"(\d{6,18})-step-\d+")
-"""The names of checkpoints by time and steps."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,8 +57,7 @@ class Listed:
     @property
     def number(self) -> int:
         """Return which of the job's saves it is, as its name says; 0 if it has no number."""
-        numbered = _NUMBERED.fullmatch(self.name)
-        return int(numbered[1]) if numbered else 0
+        return number_of(self.name) or 0
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""

@@ -366,5 +366,5 @@ def test_a_write_that_fails_leaves_the_former_checkpoint(tmp_path: Path) -> None
 
 
 def test_a_folder_without_a_checkpoint_is_an_error(tmp_path: Path) -> None:
-    with trained() as training, pytest.raises(ManifestError, match="can't be read"):
+    with trained() as training, pytest.raises(ManifestError, match="is missing"):
         training.saving.load_model(tmp_path / "none")

@@ -18,7 +18,7 @@ from paramfleet_shared.settings.config import read_environment
 from paramfleet_shared.system.processes.keeping import Keeper
 from paramfleet_worker.core.events import ProcessName
 from paramfleet_worker.core.topology import Host
-from paramfleet_worker.process.child import Child
+from paramfleet_worker.process.children.child import Child
 from paramfleet_worker.process.ports import PortReservations
 
 __all__ = ["Hand", "News"]

@@ -11,6 +11,7 @@ from typing import IO, Protocol
 
 from paramfleet_shared.system.processes.keeping import Keeper, behind_gate
 from paramfleet_worker.core.events import ProcessName
+from paramfleet_worker.process.children.standby import Standby
 from paramfleet_worker.process.console import LineSplitter
 from paramfleet_worker.process.log_file import LogFile
 
@@ -48,6 +49,7 @@ class Child:
         console: Where its lines go.
         keeper: Receives the process group before the command starts.
         append: Keep what an old log has; else it is replaced.
+        standby: What may become the command.
 
     Raises:
         OSError: if the log can't be written or no process can be started.
@@ -63,22 +65,14 @@ class Child:
         console: Listener,
         keeper: Keeper,
         append: bool = False,
+        standby: Standby | None = None,
     ) -> None:
         self.name = name
         self.log = log
         self._keeper = keeper
         self._log = LogFile(log, console.say, append=append)
-        self._process = subprocess.Popen(  # noqa: S603 -- the user's own command
-            behind_gate(command),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=dict(environment),
-            bufsize=0,
-            start_new_session=True,
-        )
-        keeper.add(self._process.pid)
-        self._open_gate()
+        ready = standby.take(command, environment) if standby is not None else None
+        self._process = ready or self._started(command, environment)
         self._drained = asyncio.Event()
         self._open_streams = 0
         lines = LineSplitter(lambda line: console.line(name, line))
@@ -131,11 +125,24 @@ class Child:
                 stream.close()
         self._log.close()
 
-    def _open_gate(self) -> None:
-        assert self._process.stdin is not None, "it was asked for"
+    def _started(
+        self, command: Sequence[str], environment: Mapping[str, str]
+    ) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(  # noqa: S603 -- the user's own command
+            behind_gate(command),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(environment),
+            bufsize=0,
+            start_new_session=True,
+        )
+        self._keeper.add(process.pid)
+        assert process.stdin is not None, "it was asked for"
         with contextlib.suppress(BrokenPipeError):  # killed already: poll will tell
-            self._process.stdin.write(b"\n")
-        self._process.stdin.close()
+            process.stdin.write(b"\n")
+        process.stdin.close()
+        return process
 
     def _signal_group(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):

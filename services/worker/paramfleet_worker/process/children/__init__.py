@@ -1,0 +1,1 @@
+"""The processes of a job: started, read to their end, ended with all that they started."""
