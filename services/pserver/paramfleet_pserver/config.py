@@ -100,7 +100,7 @@ class PServerSettings(JobSettings):
 
     log_segment_bytes: int = 64 << 20
     """With a data folder: bytes of each file of the log. A snapshot is taken when the log
-    behind the last one is longer, and longer than twice that snapshot."""
+    behind the last one is longer than four of them, and longer than twice that snapshot."""
 
     arguments_file: str = ""
     """File into which `fleet.run_server()` writes the arguments of the script, so that the next

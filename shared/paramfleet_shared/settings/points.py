@@ -36,7 +36,7 @@ FAILPOINTS: Final[Mapping[str, Failpoint]] = {
         "pserver", "A snapshot's file has its first message.", writes=True
     ),
     "before_join_answer": Failpoint(
-        "pserver", "A worker has joined a pserver that came back, and isn't told yet."
+        "pserver", "A worker has joined a pserver that came back, and has no answer yet."
     ),
     "while_replaying": Failpoint(
         "pserver", "A command of the log is about to be executed again."
@@ -59,7 +59,7 @@ FAILPOINTS: Final[Mapping[str, Failpoint]] = {
         "coordinator", "What was decided of the job is about to be written to the registry."
     ),
     "after_placement_written": Failpoint(
-        "coordinator", "It is written, and no newcomer is told."
+        "coordinator", "It is written, and no newcomer has read it."
     ),
 }
 """Every point, by the name that the code calls ``failpoint`` with."""

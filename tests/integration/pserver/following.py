@@ -112,7 +112,7 @@ class Host:
                 term=term,
                 waits=False,
                 clock=CLOCK,
-                settings=LogSettings(segment_bytes=1 << 16),
+                settings=LogSettings(segment_bytes=1 << 14),
             )
         self.term = term
         self.routes = Routes(

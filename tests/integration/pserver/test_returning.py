@@ -130,7 +130,7 @@ class Server:
             term=self.term,
             waits=self._waits,
             clock=CLOCK,
-            settings=LogSettings(segment_bytes=1 << 16),
+            settings=LogSettings(segment_bytes=1 << 14),
             disk=self.disk,
         )
         self.routes = routes = Routes(

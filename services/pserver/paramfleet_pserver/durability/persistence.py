@@ -28,6 +28,11 @@ _LOG_PER_SNAPSHOT = 2
 then cost at most half of what the log does; a recovery executes at most so much again, which
 takes about as long as the snapshot takes to load."""
 
+_SEGMENTS_PER_SNAPSHOT = 4
+"""Full segments that the log has at least when a snapshot is taken. A training with small tables
+and large gradients would take one each second otherwise, which costs it more than the log does;
+a recovery executes 256 MiB within about a second."""
+
 
 class Persistence:
     """One run's folder. Used from one event loop, by the process that has the folder.
@@ -153,7 +158,10 @@ class Persistence:
             snapshot_bytes = disk.snapshot.path.stat().st_size
         except FileNotFoundError:  # somebody removed it
             return True
-        longest = max(self._settings.segment_bytes, _LOG_PER_SNAPSHOT * snapshot_bytes)
+        longest = max(
+            _SEGMENTS_PER_SNAPSHOT * self._settings.segment_bytes,
+            _LOG_PER_SNAPSHOT * snapshot_bytes,
+        )
         return disk.snapshot_wanted.is_set() or disk.num_bytes > longest
 
     async def snapshot(self, machine: Machine, journal: Journal) -> SnapshotFile:

@@ -8,7 +8,7 @@ import click
 from paramfleet_shared.files.addresses import place_of
 from paramfleet_shared.settings.cli import echo
 from paramfleet_shared.system.clock import SystemClock
-from paramfleet_worker.app.commands.operating import job_command, show
+from paramfleet_worker.app.commands.operating import job_command, require_going_on, show
 from paramfleet_worker.app.operating import Operator
 
 __all__ = ["LOAD_CHECKPOINT"]
@@ -45,11 +45,7 @@ def _load(operator: Operator, options: dict[str, Any]) -> None:
         is_told = told is not None and told["number"] >= asked["number"]
         if is_told and told["state"] != "waiting":
             break
-        if status["state"] in {"finished", "failed"}:
-            failure = status["failure"]
-            why = f": {failure['reason']}" if failure else ""
-            ended = f"the job is {status['state']}{why}"
-            raise click.ClickException(ended)
+        require_going_on(status)
         if clock.monotonic() >= deadline:
             where = "the workers know of it" if is_told else "worker 0 doesn't know of it"
             echo(

@@ -5,7 +5,7 @@ import json
 import shutil
 import ssl
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ from paramfleet_worker.core.board import (
     rows_of,
 )
 
-__all__ = ["COMMANDS", "WRITE_CHECKPOINT", "job_command", "show"]
+__all__ = ["COMMANDS", "WRITE_CHECKPOINT", "job_command", "require_going_on", "show"]
 
 _CLEAR = "\x1b[H\x1b[2J"
 _TOP_PERIOD_S = 1.0
@@ -193,9 +193,11 @@ def _checkpoint(operator: Operator, options: dict[str, Any]) -> None:
     asked = operator.post("checkpoint", {"name": name} if name else {})
     deadline = clock.monotonic() + options["timeout"]
     while True:
-        done = operator.get("status")["checkpoint"]
+        status = operator.get("status")
+        done = status["checkpoint"]
         if done is not None and done["number"] >= asked["number"]:
             break
+        require_going_on(status)
         if clock.monotonic() >= deadline:
             waited = f"the checkpoint {asked['dirname']} isn't written as yet"
             raise click.ClickException(waited)
@@ -207,6 +209,19 @@ def _checkpoint(operator: Operator, options: dict[str, Any]) -> None:
     if not done["consistent"]:
         echo(f"not a consistent cut: {done['reason']}", err=True)
         raise click.exceptions.Exit(_NOT_CONSISTENT)
+
+
+def require_going_on(status: Mapping[str, Any]) -> None:
+    """Pass while a job can still do what was asked of it.
+
+    Raises:
+        ClickException: if it has ended.
+    """
+    if status["state"] in {"finished", "failed"}:
+        failure = status["failure"]
+        why = f": {failure['reason']}" if failure else ""
+        ended = f"the job is {status['state']}{why}"
+        raise click.ClickException(ended)
 
 
 def _value_of(text: str) -> Any:

@@ -52,7 +52,7 @@ _QUICK = {
     "PARAMFLEET_LEASE_RENEW_S": "0.2",
     "PARAMFLEET_CALL_TIMEOUT_S": "30",
     "PARAMFLEET_BARRIER_TIMEOUT_S": "90",
-    "PARAMFLEET_PSERVER__LOG_SEGMENT_BYTES": str(1 << 16),
+    "PARAMFLEET_PSERVER__LOG_SEGMENT_BYTES": str(1 << 14),
 }
 """Settings by which jobs begin, and errors and snapshots come, soon."""
 

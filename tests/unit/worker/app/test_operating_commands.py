@@ -1,0 +1,32 @@
+"""What commands for a running job do when it has ended."""
+
+from typing import Any
+
+import click
+import pytest
+
+from paramfleet_worker.app.commands.operating import require_going_on
+
+
+@pytest.mark.parametrize("state", ["starting", "training", "paused"])
+def test_a_job_that_goes_on_may_still_do_what_was_asked(state: str) -> None:
+    require_going_on({"state": state, "failure": None})
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        ({"state": "finished", "failure": None}, "the job is finished"),
+        (
+            {"state": "failed", "failure": {"reason": "worker 1 was lost"}},
+            "the job is failed: worker 1 was lost",
+        ),
+    ],
+)
+def test_of_a_job_that_has_ended_nothing_more_is_awaited(
+    status: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(click.ClickException) as caught:
+        require_going_on(status)
+
+    assert caught.value.message == words
