@@ -29,9 +29,9 @@ then cost at most half of what the log does; a recovery executes at most so much
 takes about as long as the snapshot takes to load."""
 
 _SEGMENTS_PER_SNAPSHOT = 4
-"""Full segments that the log has at least when a snapshot is taken. A training with small tables
-and large gradients would take one each second otherwise, which costs it more than the log does;
-a recovery executes 256 MiB within about a second."""
+"""Full segments that the log has at least when a snapshot is taken. A training with small
+tables and large gradients would take one each second otherwise, which costs it more than the
+log does; a recovery executes 256 MiB within about a second."""
 
 
 class Persistence:
