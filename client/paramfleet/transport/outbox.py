@@ -91,6 +91,17 @@ class Outbox:
         """Return whether a change has to wait."""
         return self.num_bytes >= self._max_bytes or len(self._entries) >= self.max_entries
 
+    def has_room(self, sequence: int) -> bool:
+        """Return whether a change may be added now.
+
+        The oldest one always may: what is kept of later ones isn't durable before it.
+
+        Args:
+            sequence: The change's.
+        """
+        with self._using:
+            return not self.is_full or sequence <= min(self._entries)
+
     def takes(self, messages: Sequence[Message]) -> bool:
         """Return whether a change is small enough to be kept."""
         return _num_bytes(messages) <= self._max_bytes // 4

@@ -206,7 +206,11 @@ class PServers:
     async def settle(self) -> None:
         """Return when all that this worker has sent is on the disks of all pservers."""
         while self.outbox:
-            await self.call_all("settle", self._author.fields(), timeout_s=self.step_timeout_s)
+            await self._settle_once()
+
+    async def _settle_once(self) -> None:
+        """Return when all that the pservers have executed is on their disks."""
+        await self.call_all("settle", self._author.fields(), timeout_s=self.step_timeout_s)
 
     def _are_ready(self) -> bool:
         return all(owner.is_ready for owner in self._owners)
@@ -430,10 +434,10 @@ class PServers:
         if goes_ahead or not self.outbox.takes(messages):
             durably = [replace(m, fields={**m.fields, "durably": True}) for m in messages]
             return await self.call(op, durably, timeout_s=timeout_s, waits=waits)
-        while self.outbox.is_full:
+        while not self.outbox.has_room(int(messages[0].fields["sequence"])):
             if is_here():
                 await hop()
-            await self.settle()
+            await self._settle_once()
         entry = self.outbox.add(op, messages, rows)
         failpoint("before_send")
         try:

@@ -397,6 +397,31 @@ async def test_a_full_outbox_makes_a_change_wait_for_the_disks(start_job: Any) -
     assert await worker.pull([1]) == ([4.0], 4.0)
 
 
+async def test_a_change_that_waits_for_room_ends_though_a_later_one_is_sent_before_it(
+    start_job: Any,
+) -> None:
+    job = await start_job()
+    worker = await job.worker(0)
+    outbox = worker.pservers.outbox = Outbox(worker.pservers.placement, max_entries=3)
+    for owner in worker.pservers._owners:
+        owner._outbox = outbox
+    outbox.is_on = True
+    job.servers[0].disk.free.clear()
+    for _ in range(3):
+        await worker.push([1])
+
+    async with asyncio.timeout(LATE_S), asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(worker.push([1]))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        job.servers[0].disk.free.set()
+        while outbox.is_full:
+            await asyncio.sleep(0)
+        await worker.push([1])  # until the former is there, no later one is durable
+
+    assert await worker.pull([1]) == ([5.0], 5.0)
+
+
 async def test_a_server_that_comes_back_with_less_than_it_reported_is_refused(
     start_job: Any, tmp_path: Path
 ) -> None:
