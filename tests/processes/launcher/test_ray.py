@@ -58,7 +58,7 @@ def test_a_job_runs_as_actors_and_ends_as_its_processes_do(tmp_path: Path) -> No
 
     ended = subprocess.run(
         tied(command), cwd=tmp_path, env=environment, capture_output=True, text=True,
-        timeout=150, check=False,
+        timeout=280, check=False,
     )  # fmt: skip
 
     assert ended.returncode == 0, ended.stderr

@@ -19,6 +19,8 @@ from paramfleet_shared.system.processes.keeping import tied
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+LATE_MS = 60_000
+"""Until a page shows what it is to show, on however busy a machine."""
 METRICS = Path(__file__).parents[3] / "docs" / "metrics.md"
 SCREENSHOTS = Path(__file__).parents[3] / "log" / "screenshots"
 """Kept after a run, for people; git ignores the folder."""
@@ -28,8 +30,9 @@ SCREENSHOTS = Path(__file__).parents[3] / "log" / "screenshots"
 def browser() -> Iterator[Any]:
     if CHROMIUM is None:
         pytest.skip("no chromium on PATH: install it (Debian: apt-get install chromium)")
-    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - only with a browser
+    from playwright.sync_api import expect, sync_playwright  # noqa: PLC0415 - only with a browser
 
+    expect.set_options(timeout=LATE_MS)
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(
             executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
@@ -100,8 +103,8 @@ def test_a_person_sees_the_job_names_the_straggler_and_pauses_it(
     link = paramfleet(running, "page").stdout.strip()
     assert link.startswith(f"{admin.url}/#code=")
     page.goto(link)
-    expect(page).to_have_title(re.compile("training$"), timeout=15_000)
-    page.wait_for_selector("#straggler.named", timeout=15_000)
+    expect(page).to_have_title(re.compile("training$"))
+    page.wait_for_selector("#straggler.named")
     assert "worker 1 is behind, its data is slow" in page.inner_text("#straggler")
     expect(page.locator("#loss-chart path.curve.s1")).to_have_count(1)
     expect(page.locator("#workers tbody tr")).to_have_count(2)
@@ -163,7 +166,7 @@ def test_a_page_of_another_site_whose_name_leads_here_steers_nothing(
         context = browser.new_context()
         ours = context.new_page()
         ours.goto(link)
-        expect(ours).to_have_title(re.compile("training$"), timeout=15_000)  # so it has its key
+        expect(ours).to_have_title(re.compile("training$"))  # so it has its key
         theirs = context.new_page()
         loaded = theirs.goto(f"http://{EVIL}:{port}/")
         answers = [theirs.evaluate(act, path) for path in ("/api/v1/status", "/api/v1/pause")]
@@ -196,10 +199,10 @@ def test_a_person_gives_a_token_where_they_have_no_link(
 
     page.get_by_label("Token").fill("wrong")
     page.keyboard.press("Enter")
-    expect(page.locator("#refusal")).to_contain_text("no such token", timeout=15_000)
+    expect(page.locator("#refusal")).to_contain_text("no such token")
     page.get_by_label("Token").fill(running.token)
     page.keyboard.press("Enter")
-    expect(page).to_have_title(re.compile("training$"), timeout=15_000)
+    expect(page).to_have_title(re.compile("training$"))
     expect(page.locator("#login")).to_be_hidden()
     assert running.token not in page.evaluate("JSON.stringify([localStorage, sessionStorage])")
     page.close()
@@ -218,7 +221,7 @@ def test_where_reading_is_open_a_person_enters_when_they_change_something(
     admin.wait(lambda status: status["mode"])
     page = browser.new_page()
     page.goto(f"{admin.url}/")
-    expect(page).to_have_title(re.compile("training$"), timeout=15_000)
+    expect(page).to_have_title(re.compile("training$"))
     expect(page.locator("#login")).to_be_hidden()
 
     page.get_by_role("button", name="Pause").click()
@@ -254,9 +257,9 @@ def pause_and_resume(page: Any) -> None:
     page.get_by_role("button", name="Pause").focus()
     page.keyboard.press("Enter")
     expect(page.locator("#answer")).to_have_text("pause: done")
-    expect(page).to_have_title(re.compile("paused$"), timeout=15_000)
+    expect(page).to_have_title(re.compile("paused$"))
     page.get_by_role("button", name="Resume").click()
-    expect(page).to_have_title(re.compile("training$"), timeout=15_000)
+    expect(page).to_have_title(re.compile("training$"))
 
 
 def change_settings(page: Any) -> None:
@@ -271,7 +274,7 @@ def change_settings(page: Any) -> None:
     expect(page.locator("#answer")).to_have_text(
         "settings: lr = 0.02, was 0.01; max_staleness = 7, was none"
     )
-    expect(page.locator("#state")).to_contain_text("0.02", timeout=15_000)
+    expect(page.locator("#state")).to_contain_text("0.02")
 
 
 def drain_worker_1(page: Any) -> None:
@@ -297,7 +300,7 @@ def drain_worker_1(page: Any) -> None:
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     expect(page.locator("#answer")).to_have_text("drain of worker 1: done")
-    expect(page.locator("#workers")).to_contain_text("done", timeout=20_000)
+    expect(page.locator("#workers")).to_contain_text("done")
 
 
 def end_the_job(page: Any) -> None:
@@ -389,8 +392,8 @@ def test_a_person_sees_the_passes_of_each_worker(
 
     page.goto(paramfleet(running, "page").stdout.strip())
 
-    expect(page.locator("#passes tbody tr")).to_have_count(2, timeout=15_000)
-    expect(page.locator("#passes tbody tr").first).to_contain_text("100 %", timeout=15_000)
+    expect(page.locator("#passes tbody tr")).to_have_count(2)
+    expect(page.locator("#passes tbody tr").first).to_contain_text("100 %")
     assert "stayed on the device" in page.inner_text("#passes")
     assert violations(page) == []
     shot(page, "passes")
