@@ -68,6 +68,24 @@ async def test_who_is_lost_is_waited_for_no_more_and_refused_from_then_on(
             await late
 
 
+async def test_who_is_fenced_before_its_loss_is_known_is_waited_for_no_more(
+    start_servers: Start,
+) -> None:
+    cluster = await start_servers(1, elastic=True)
+    ada, _ = await crew(cluster, 2, max_staleness=0)
+    cluster.routes[0].fence(Rank(1), 2)  # as a new owner does that reads the registry
+
+    async with asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(ada.ask("wait_turn", step=1))
+        await cluster.until(lambda facts: facts["parked"])
+        new, again = lose(cluster, 1), lose(cluster, 1)
+        if new == [False]:
+            waiting.cancel()
+
+    assert (new, again) == ([True], [False])
+    assert waiting.result()[0].fields["slowest"] is None
+
+
 async def test_a_newer_life_is_not_lost_with_its_former_self(start_servers: Start) -> None:
     cluster = await start_servers(1, elastic=True)
     await crew(cluster, 2)

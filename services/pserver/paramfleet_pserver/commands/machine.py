@@ -414,12 +414,20 @@ class Machine:
         return self._done(released=self._forget(rank), is_gone=True)
 
     def _lose(self, rank: Rank, incarnation: int) -> Outcome:
-        if self.identities.incarnation(rank) > incarnation:
+        known = self.identities.incarnation(rank)
+        if known > incarnation and (self.mode.in_step or not self._lives(rank, incarnation)):
             return self._done(is_changed=False)
-        self.identities.fence(rank, incarnation + 1)
+        self.identities.fence(rank, max(incarnation + 1, known))
         if self.mode.in_step:  # from which step on it takes no part is to be agreed on
             return self._done()
         return self._done(released=self._forget(rank), is_gone=True)
+
+    def _lives(self, rank: Rank, incarnation: int) -> bool:
+        """Return whether others still wait for a worker's process.
+
+        Its incarnation may be fenced already: a new owner reads those of the registry.
+        """
+        return self.gate.has(rank) and self.lives.get(rank) == incarnation
 
     def _limit(self, max_staleness: int | None) -> Outcome:
         if not self.mode.limit_changes or max_staleness == self.max_staleness:
