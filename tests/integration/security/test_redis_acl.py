@@ -103,6 +103,24 @@ async def store_for(guarded: GuardedRedis) -> AsyncIterator[Callable[[str], Redi
         await store.close()
 
 
+async def test_a_member_is_kept_with_every_digit_of_its_run(
+    store_for: Callable[[str], RedisStore],
+) -> None:
+    job_registry = JobRegistry(
+        store_for("coordinator"), job="flights", record=WHERE, lease_ttl_s=60.0
+    )
+    assert await job_registry.try_claim() is None
+    job_registry.epoch = 1
+    await job_registry.write_job(JobRecord(state="waiting", sizes=SIZES))
+    bob = replace(ADA, role="pserver", holds_run=(1 << 53) - 1)
+
+    incarnations = [await job_registry.register(replace(bob, nonce=each)) for each in "ab"]
+
+    assert incarnations == [1, 2]
+    found = (await job_registry.tick()).members
+    assert list(found.values()) == [replace(bob, nonce="b", incarnation=2)]
+
+
 async def test_members_and_coordinator_may_do_what_a_job_needs(
     store_for: Callable[[str], RedisStore],
 ) -> None:

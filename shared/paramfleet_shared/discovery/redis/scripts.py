@@ -306,7 +306,9 @@ end
 local life = tonumber(redis.call('HGET', LIVES, key) or '0')
 member.incarnation = math.max(life, tonumber(ARGV[7])) + 1
 redis.call('HSET', LIVES, key, member.incarnation)
-redis.call('HSET', MEMBERS, key, cjson.encode(member))
+local lives = '"incarnation": ' .. string.format('%d', member.incarnation)
+-- not encoded anew: that would round whole numbers of more than 14 digits, as a run's
+redis.call('HSET', MEMBERS, key, (string.gsub(ARGV[6], '"incarnation": %d+', lives, 1)))
 redis.call('HDEL', BEATS, key)
 redis.call('HDEL', ENDS, key)
 redis.call('HDEL', FACTS, key)
