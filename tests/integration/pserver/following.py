@@ -386,7 +386,7 @@ class Job:
 class Worker:
     """Adds ones, and counts them."""
 
-    def __init__(self, pservers: PServers, author: Author, mode: str) -> None:
+    def __init__(self, pservers: PServers, author: Author, mode: str = "async") -> None:
         self.pservers = pservers
         self.mode = mode
         self._author = author
@@ -404,12 +404,13 @@ class Worker:
         fields = {**self._author.change(), "step": self.step, "weight": 1.0}
         is_exchange = self.mode in {"geo", "localsgd"}
         op, name = ("exchange", "deltas") if is_exchange else ("push", "grads")
+        asks = {"ack": 0, "max_rows": 1 << 20} if is_exchange else {}
         messages = write_messages(
             writes,
             self.pservers.placement,
             fields,
             values_name=name,
-            part_fields=lambda _server, _write: {"ack": 0, "max_rows": 1 << 20},
+            part_fields=lambda _server, _write: asks,
         )
         self.step += 1
         await self.pservers.change(op, messages, rows=[rows, None])

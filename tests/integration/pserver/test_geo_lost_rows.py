@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.integration.pserver.following import until
-from tests.integration.pserver.test_returning import CLOCK, NUM_SHARDS
+from tests.integration.pserver.following import CLOCK, NUM_SHARDS, until
 from tests.integration.pserver.test_returning import Job as Pservers
 
 import paramfleet as fleet

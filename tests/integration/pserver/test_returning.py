@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.integration.pserver.following import CLOCK, FLAT, NUM_SHARDS, ROWS, Worker
 from typing_extensions import override
 
 from paramfleet.transport.outbox import Outbox
 from paramfleet.transport.owner import LostChangesError
 from paramfleet.transport.pservers import PServers
-from paramfleet.transport.requests import Author, Read, ReadPlan, Write, write_messages
+from paramfleet.transport.requests import Author
 from paramfleet_pserver.api.routes import OPERATIONS, Routes
 from paramfleet_pserver.durability.copies.registered import Copies
 from paramfleet_pserver.durability.log.core.batching import Buffer
@@ -47,23 +48,8 @@ from paramfleet_shared.net.rpc.client import Channel
 from paramfleet_shared.net.rpc.server import RpcServer
 from paramfleet_shared.net.secret import JobSecret
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message
-from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.tables.partition import partition
-from paramfleet_shared.tables.rows.batch import RowIds
-from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
 from paramfleet_shared.testing.patience import LATE_S
-
-CLOCK = SystemClock()
-NUM_SHARDS = 8
-SUM = OptimizerSpec(rule="sum")
-ROWS = TableSpec(
-    name="rows",
-    kind="sparse",
-    dim=4,
-    optimizer=SUM,
-    initializer=InitializerSpec(),
-)
-FLAT = TableSpec(name="flat", kind="dense", size=16, optimizer=SUM)
 
 
 class HeldDisk(Disk):
@@ -163,6 +149,8 @@ class Server:
             with self.disk.acting:
                 if self._persistence.folder.exists():
                     shutil.copytree(self._persistence.folder, target)
+            for session in list(self._server._sessions):
+                session.close()  # at once: who is dead reports nothing durable that came later
         await self.close()
 
     async def close(self) -> None:
@@ -207,7 +195,7 @@ class Job:
         mode: str = "async",
         *,
         declares: bool = True,
-    ) -> "Worker":
+    ) -> Worker:
         async def locate() -> Placement:
             return self.placement()
 
@@ -242,45 +230,6 @@ class Job:
         await self.stack.aclose()
         for server in self.servers:
             await server.close()
-
-
-class Worker:
-    """Pushes ones, and counts them."""
-
-    def __init__(self, pservers: PServers, author: Author) -> None:
-        self.pservers = pservers
-        self._author = author
-        self.step = 0
-
-    async def push(self, ids: Sequence[int]) -> None:
-        routed = partition(np.array(ids, np.int64), NUM_SHARDS)
-        rows = RowIds(routed.ids, routed.offsets)
-        values = np.ones((len(rows.ids), ROWS.dim), np.float32)
-        dense = np.ones(FLAT.size, np.float32)
-        writes = [
-            Write(table="rows", values=values, rows=rows, lr=1.0),
-            Write(table="flat", values=dense, lr=1.0),
-        ]
-        fields = {**self._author.change(), "step": self.step, "weight": 1.0}
-        self.step += 1
-        messages = write_messages(writes, self.pservers.placement, fields, values_name="grads")
-        await self.pservers.change("push", messages, rows=[rows, None])
-        values[:] = dense[:] = 7e7  # a caller uses its arrays again
-
-    async def pull(self, ids: Sequence[int], *, min_step: int = 0) -> tuple[list[float], float]:
-        """Return the value of each row, and that of the dense table."""
-        routed = partition(np.array(ids, np.int64), NUM_SHARDS)
-        rows = RowIds(routed.ids, routed.offsets)
-        reads = [
-            Read(table="rows", rows=rows, dim=ROWS.dim, create=True),
-            Read(table="flat", size=FLAT.size),
-        ]
-        plan = ReadPlan(reads, self.pservers.placement)
-        answers = await self.pservers.pull(plan, rank=self._author.rank, min_step=min_step)
-        found, flat = plan.join(answers)
-        assert len(set(flat.tolist())) == 1
-        assert (found == found[:, :1]).all()
-        return found[routed.inverse, 0].tolist(), float(flat[0])
 
 
 @pytest.fixture
