@@ -150,6 +150,19 @@ class LaunchedJob:
         known.num_lines = len(lines)
         return known.steps
 
+    def wait_steps(self, num_steps: int, *, num_workers: int, within_s: float) -> None:
+        """Wait until each worker has stepped, and all together have taken so many steps.
+
+        Raises:
+            ChildFailedError: if they don't.
+        """
+
+        def have_stepped() -> bool:
+            steps = [self.steps(rank) for rank in range(num_workers)]
+            return all(steps) and sum(map(len, steps)) >= num_steps
+
+        self._wait(have_stepped, within_s, "the first steps")
+
     def kill_process(
         self, pid: int, *, num_workers: int, within_s: float
     ) -> tuple[float, list[float]]:

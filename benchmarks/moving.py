@@ -92,12 +92,7 @@ class _Job(LaunchedJob):
         Raises:
             ChildFailedError: if they don't.
         """
-
-        def is_ready() -> bool:
-            steps = [self.steps(rank) for rank in range(WORKERS)]
-            return all(steps) and sum(map(len, steps)) >= num_steps
-
-        self._wait(is_ready, READY_WITHIN_S, "the first steps")
+        self.wait_steps(num_steps, num_workers=WORKERS, within_s=READY_WITHIN_S)
         self._wait(lambda: self._is_settled(LEAST), SETTLED_WITHIN_S, "followers")
 
     def scale(self, pservers: int) -> list[float]:

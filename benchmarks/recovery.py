@@ -180,12 +180,7 @@ class RecoveringJob(LaunchedJob):
         Raises:
             ChildFailedError: if they don't.
         """
-
-        def is_ready() -> bool:
-            steps = [self.steps(rank) for rank in range(WORKERS)]
-            return all(steps) and sum(map(len, steps)) >= num_steps
-
-        self._wait(is_ready, READY_WITHIN_S, "the first steps")
+        self.wait_steps(num_steps, num_workers=WORKERS, within_s=READY_WITHIN_S)
 
     def kill(self, server: int) -> Kill:
         """Kill a pserver, and wait until all workers have stepped with the next one.

@@ -61,11 +61,11 @@ from paramfleet_shared.tables.rows.states import check_rows
 from paramfleet_shared.tables.spec import TableSpec
 
 __all__ = [
-    "FORMAT", "GROUP_FORMAT", "MANIFEST", "MISSING", "VERSION", "CheckpointDamagedError",
+    "FORMAT", "GROUP_FORMAT", "MANIFEST", "VERSION", "CheckpointDamagedError",
     "CheckpointWriteError", "FilePart", "Manifest", "ManifestError", "SavedFile", "SavedTable",
     "StatesLeftOut", "copy_arrays", "map_arrays", "map_part", "new_identity", "read_arrays",
-    "read_manifest", "read_part", "read_removed", "sync_directory", "write_arrays",
-    "write_manifest", "write_part", "write_removed",
+    "read_manifest", "read_manifest_document", "read_part", "read_removed", "sync_directory",
+    "write_arrays", "write_manifest", "write_part", "write_removed",
 ]  # fmt: skip
 
 _T = TypeVar("_T")
@@ -75,8 +75,6 @@ GROUP_FORMAT = "paramfleet-group-checkpoint"
 """What the manifest of a job without servers states."""
 _EXPORT = "paramfleet-export"
 """What the manifest of an exported model states."""
-MISSING = "is missing: its folder is no checkpoint, or isn't there"
-"""The rule that a folder without a manifest breaks."""
 VERSION = 1
 _OF_INCREMENTS = 2
 """Of increments: versions that don't know these would take one for a whole checkpoint."""
@@ -415,17 +413,7 @@ def read_manifest(directory: Path, *, digest: str = "") -> Manifest:
             files lack rows of a sparse table.
     """
     path = directory / MANIFEST
-    try:
-        content = read_content(path)
-        document = read_document(content)
-    except FileNotFoundError as error:
-        raise ManifestError(path=str(path), rule=MISSING) from error
-    except (OSError, ValueError) as error:
-        raise ManifestError(path=str(path), rule=f"can't be read: {error}") from error
-    found = hashlib.sha256(content).hexdigest()
-    if digest not in {"", found}:
-        rule = "was replaced by that of another checkpoint while it was loaded; load it again"
-        raise ManifestError(path=str(path), rule=rule)
+    document, found = read_manifest_document(path, digest=digest)
     if rule := _broken_format(document):
         raise ManifestError(path=str(path), rule=rule)
     try:
@@ -441,6 +429,33 @@ def read_manifest(directory: Path, *, digest: str = "") -> Manifest:
     except ValueError as error:
         raise ManifestError(path=str(path), rule=str(error)) from error
     return replace(manifest, digest=found)
+
+
+def read_manifest_document(path: Path, *, digest: str, advice: str = "") -> tuple[Any, str]:
+    """Return what a manifest's file says, of whatever kind it is, and the file's SHA-256.
+
+    Args:
+        path: The file.
+        digest: The only SHA-256 that it may have; empty for any.
+        advice: Ends the error about a file that can't be read.
+
+    Raises:
+        ManifestError: if there is none, it is another, or no document.
+    """
+    try:
+        content = read_content(path)
+        document = read_document(content)
+    except FileNotFoundError as error:
+        rule = "is missing: its folder is no checkpoint, or isn't there"
+        raise ManifestError(path=str(path), rule=rule) from error
+    except (OSError, ValueError) as error:
+        rule = f"can't be read: {error}{advice}"
+        raise ManifestError(path=str(path), rule=rule) from error
+    found = hashlib.sha256(content).hexdigest()
+    if digest not in {"", found}:
+        rule = "was replaced by that of another checkpoint while it was loaded; load it again"
+        raise ManifestError(path=str(path), rule=rule)
+    return document, found
 
 
 def _manifest_of(document: Mapping[str, Any]) -> tuple[Manifest, dict[str, int]]:

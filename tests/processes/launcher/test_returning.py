@@ -207,13 +207,10 @@ SERVED = """
 """
 
 
-def comes_back(launch: Callable[..., Any], tmp_path: Path, more: str) -> tuple[Any, str]:
-    """Kill a pserver once; return the job and the log of the pserver's two processes.
+def served(launch: Callable[..., Any], tmp_path: Path, more: str) -> Any:
+    """Return a job that has trained, and waits at step 20 until there is no file ``wait``.
 
-    Args:
-        launch: Launches a script.
-        tmp_path: For files.
-        more: What a server's script does first.
+    Its checkpoints are below ``work`` and, as its script says, below ``saves``.
     """
     work, saves = tmp_path / "work", tmp_path / "saves"
     work.mkdir()
@@ -222,6 +219,18 @@ def comes_back(launch: Callable[..., Any], tmp_path: Path, more: str) -> tuple[A
     body = SERVED.format(more=more, folder=str(saves))
     launched = launch(body, *OPTIONS, f"--checkpoint-dirs={work}", words=())
     launched.read_until("[worker 0] step 20")
+    return launched
+
+
+def comes_back(launch: Callable[..., Any], tmp_path: Path, more: str) -> tuple[Any, str]:
+    """Kill a pserver once; return the job and the log of the pserver's two processes.
+
+    Args:
+        launch: Launches a script.
+        tmp_path: For files.
+        more: What a server's script does first.
+    """
+    launched = served(launch, tmp_path, more)
 
     os.kill(pid_of(launched, 1), signal.SIGKILL)
     launched.read_until("pserver 1 was killed by SIGKILL; starting it again, 1 of 3")
@@ -233,7 +242,7 @@ def comes_back(launch: Callable[..., Any], tmp_path: Path, more: str) -> tuple[A
     assert log.count("pserver.serving") == 2, log
     assert log.count("pserver.recovered") == 1, log
     assert "[worker 0] rows [40.0]\n" in launched.lines, "no push is lost or doubled"
-    saved = saves / "saved" / "manifest.json"
+    saved = tmp_path / "saves" / "saved" / "manifest.json"
     assert saved.is_file(), "both processes may save where the script says"
     return launched, log
 
@@ -264,13 +273,7 @@ def test_a_pserver_comes_back_with_the_script_that_has_changed_the_environment(
 def test_after_one_has_died_the_next_death_finds_a_process_that_has_imported_all(
     launch: Callable[..., Any], tmp_path: Path
 ) -> None:
-    work, saves = tmp_path / "work", tmp_path / "saves"
-    work.mkdir()
-    saves.mkdir()
-    (tmp_path / "wait").touch()
-    body = SERVED.format(more="", folder=str(saves))
-    launched = launch(body, *OPTIONS, f"--checkpoint-dirs={work}", words=())
-    launched.read_until("[worker 0] step 20")
+    launched = served(launch, tmp_path, "")
     assert standbys_of(launched) == [], "none waits where nothing has died"
 
     os.kill(pid_of(launched, 1), signal.SIGKILL)

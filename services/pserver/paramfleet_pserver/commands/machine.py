@@ -415,19 +415,21 @@ class Machine:
 
     def _lose(self, rank: Rank, incarnation: int) -> Outcome:
         known = self.identities.incarnation(rank)
-        if known > incarnation and (self.mode.in_step or not self._lives(rank, incarnation)):
+        if known > incarnation and not self._is_awaited(rank, incarnation):
             return self._done(is_changed=False)
         self.identities.fence(rank, max(incarnation + 1, known))
         if self.mode.in_step:  # from which step on it takes no part is to be agreed on
             return self._done()
         return self._done(released=self._forget(rank), is_gone=True)
 
-    def _lives(self, rank: Rank, incarnation: int) -> bool:
-        """Return whether others still wait for a worker's process.
+    def _is_awaited(self, rank: Rank, incarnation: int) -> bool:
+        """Return whether others still wait at the gate for a worker's process.
 
-        Its incarnation may be fenced already: a new owner reads those of the registry.
+        Its incarnation may be fenced already: a new owner reads those of the registry. In sync
+        that fence is all that a loss does here.
         """
-        return self.gate.has(rank) and self.lives.get(rank) == incarnation
+        has_place = self.gate.has(rank) and self.lives.get(rank) == incarnation
+        return has_place and not self.mode.in_step
 
     def _limit(self, max_staleness: int | None) -> Outcome:
         if not self.mode.limit_changes or max_staleness == self.max_staleness:

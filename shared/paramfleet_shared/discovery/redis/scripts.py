@@ -304,15 +304,15 @@ if old then
   if before.nonce == member.nonce then return {'ok', before.incarnation} end
 end
 local life = tonumber(redis.call('HGET', LIVES, key) or '0')
-member.incarnation = math.max(life, tonumber(ARGV[7])) + 1
-redis.call('HSET', LIVES, key, member.incarnation)
-local lives = '"incarnation": ' .. string.format('%d', member.incarnation)
+local incarnation = math.max(life, tonumber(ARGV[7])) + 1
+redis.call('HSET', LIVES, key, incarnation)
+local said = string.format('"incarnation": %d', incarnation)
 -- not encoded anew: that would round whole numbers of more than 14 digits, as a run's
-redis.call('HSET', MEMBERS, key, (string.gsub(ARGV[6], '"incarnation": %d+', lives, 1)))
+redis.call('HSET', MEMBERS, key, (string.gsub(ARGV[6], '"incarnation": %d+', said, 1)))
 redis.call('HDEL', BEATS, key)
 redis.call('HDEL', ENDS, key)
 redis.call('HDEL', FACTS, key)
-return {'ok', member.incarnation}
+return {'ok', incarnation}
 """
 )
 """The coordinator admits a member. 5: ``role:index``, 6: its record without incarnation, 7: the

@@ -7,7 +7,6 @@ a plain value (``model_state.plain``), whose numbers are in that worker's file. 
 read is ever run: there is no pickle in it.
 """
 
-import hashlib
 import json
 import math
 import secrets
@@ -20,13 +19,13 @@ from paramfleet_shared.checkpoint.manifest import (
     FORMAT,
     GROUP_FORMAT,
     MANIFEST,
-    MISSING,
     CheckpointWriteError,
     ManifestError,
+    read_manifest_document,
     sync_directory,
 )
 from paramfleet_shared.checkpoint.saved_module import SavedModule
-from paramfleet_shared.files.documents import read_content, read_document, whole
+from paramfleet_shared.files.documents import whole
 from paramfleet_shared.files.regular_files import write_regular
 from paramfleet_shared.values.texts import shown
 
@@ -213,18 +212,8 @@ def read_group_manifest(folder: Path, *, digest: str = "") -> GroupManifest:
         ManifestError: if there is none, it is another, or it breaks a rule of the format.
     """
     path = folder / MANIFEST
-    try:
-        content = read_content(path)
-        document = read_document(content)
-    except FileNotFoundError as error:
-        raise ManifestError(path=str(path), rule=MISSING) from error
-    except (OSError, ValueError) as error:
-        rule = f"can't be read: {error}; load another checkpoint"
-        raise ManifestError(path=str(path), rule=rule) from error
-    found = hashlib.sha256(content).hexdigest()
-    if digest not in {"", found}:
-        rule = "was replaced by that of another checkpoint while it was loaded; load it again"
-        raise ManifestError(path=str(path), rule=rule)
+    advice = "; load another checkpoint"
+    document, found = read_manifest_document(path, digest=digest, advice=advice)
     if rule := _broken_format(document):
         raise ManifestError(path=str(path), rule=rule)
     try:

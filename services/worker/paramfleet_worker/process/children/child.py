@@ -12,6 +12,7 @@ from typing import IO, Protocol
 from paramfleet_shared.system.processes.keeping import Keeper, behind_gate
 from paramfleet_worker.core.events import ProcessName
 from paramfleet_worker.process.children.standby import Standby
+from paramfleet_worker.process.children.starting import start_with_pipes
 from paramfleet_worker.process.console import LineSplitter
 from paramfleet_worker.process.log_file import LogFile
 
@@ -128,16 +129,7 @@ class Child:
     def _started(
         self, command: Sequence[str], environment: Mapping[str, str]
     ) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(  # noqa: S603 -- the user's own command
-            behind_gate(command),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=dict(environment),
-            bufsize=0,
-            start_new_session=True,
-        )
-        self._keeper.add(process.pid)
+        process = start_with_pipes(behind_gate(command), environment, self._keeper)
         assert process.stdin is not None, "it was asked for"
         with contextlib.suppress(BrokenPipeError):  # killed already: poll will tell
             process.stdin.write(b"\n")

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from paramfleet_shared.system.processes.keeping import Keeper, tied
 from paramfleet_shared.system.processes.standby import order_of
+from paramfleet_worker.process.children.starting import start_with_pipes
 
 __all__ = ["Standby"]
 
@@ -43,16 +44,8 @@ class Standby:
         if self._process is not None and self._process.poll() is None:
             return
         self.close()
-        self._process = subprocess.Popen(  # noqa: S603 -- our own module
-            tied([*self._begin[:3], MODULE, self._begin[3]]),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=dict(environment),
-            bufsize=0,
-            start_new_session=True,
-        )
-        self._keeper.add(self._process.pid)
+        command = tied([*self._begin[:3], MODULE, self._begin[3]])
+        self._process = start_with_pipes(command, environment, self._keeper)
 
     def take(
         self, command: Sequence[str], environment: Mapping[str, str]
