@@ -43,7 +43,7 @@ async def exchange(
     """Return the values after a worker's difference, and the first server's fields."""
     about = {"ack": 0, "max_rows": 1} | ({} if lr is None else {"lr": lr})
     messages = worker.messages(
-        {"flat": delta}, tensor="deltas", extra=lambda *_: about, step=0, **fields
+        {"flat": delta}, tensor="deltas", extra=lambda *_: about, **{"step": 0, **fields}
     )
     answers = await worker.send("exchange", messages)
     return np.concatenate([a.tensors["0.rows"] for a in answers]), dict(answers[0].fields)
@@ -72,6 +72,18 @@ async def test_one_who_left_is_divided_by_no_more(start_servers: Start) -> None:
 
     np.testing.assert_allclose(values, ramp(-1.5), rtol=1e-6)
     assert fields["workers"] == 1
+
+
+async def test_one_who_left_counts_in_the_steps_that_it_took(start_servers: Start) -> None:
+    """Whose last exchange comes last has the same share as who was faster."""
+    ada, bob = await crew(await start_servers(2), 2, SGD)
+    await exchange(bob, ramp(1.0), step=4)
+    await bob.ask("leave", step=5)
+
+    values, _ = await exchange(ada, ramp(1.0), step=4)
+    np.testing.assert_allclose(values, ramp(-1.0), rtol=1e-6)
+    values, _ = await exchange(ada, ramp(1.0), step=5)
+    np.testing.assert_allclose(values, ramp(-2.0), rtol=1e-6)
 
 
 @pytest.mark.parametrize("has_it", [0, 1])

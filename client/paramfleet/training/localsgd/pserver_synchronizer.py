@@ -2,7 +2,7 @@
 
 Each fragment is a table. A worker sends what it learned, the difference of the values that
 it began from and its own. The table's optimizer takes the N-th part of it, N being the
-workers that there are then, and the answer is what the table holds. So in lockstep workers
+workers that take this step, and the answer is what the table holds. So in lockstep workers
 end at the mean, as by an all-reduce; and one that is slow, late or dead holds nobody up.
 
 The exchange runs on the communicator's loop: one at a time, in the order of the calls. Only

@@ -1,7 +1,8 @@
 """Exchanges: a worker adds its differences and receives what the others changed.
 
 In LocalSGD a dense table's optimizer takes the differences instead, each worker's divided by
-the number of workers there are.
+the number of workers that take the step: also by those that have left after it, so that whose
+last exchange comes last has no larger share.
 
 The order that loses nothing: differences are added, then their rows are noted for the
 other workers, then this worker's waiting rows are taken, then they are read. A reader
@@ -81,14 +82,14 @@ class GeoExchange(ServerMode):
             raise GeoRuleError(table=spec.name, rule=spec.optimizer.rule)
 
     def jobs(
-        self, request: ExchangeRequest, parts: Sequence[ExchangePart], *, share: float = 1.0
+        self, request: ExchangeRequest, parts: Sequence[ExchangePart], *, num_workers: int
     ) -> list[Job]:
         """Add these parts' differences, and note them for the other workers.
 
         Args:
             request: What the parts are of.
             parts: Those not taken before.
-            share: What the differences of dense tables are multiplied by.
+            num_workers: That take the request's step.
         """
         jobs: list[Job] = []
         for part in parts:
@@ -97,20 +98,23 @@ class GeoExchange(ServerMode):
             if isinstance(table, DenseTable) and isinstance(content, DensePart):
                 content = table.resolved(content, request.identity)
             number = table.number_of(content)
-            if isinstance(table, DenseTable) and self._is_guarded(part):
-                pace, num_steps = Pace(len(self.ranks), part.damping), part.guarded_steps
+            pace = Pace(num_workers, part.damping)
+            is_guarded = part.guarded_steps > 0 and num_workers > 1
+            if isinstance(table, DenseTable) and is_guarded:
+                num_steps = part.guarded_steps
                 jobs += table.guarded_jobs(
                     content, lr=part.lr, step=number, pace=pace, num_steps=num_steps
                 )
                 continue
             if isinstance(content, DensePart):
-                content = content._replace(scale=share * self._weight(part.damping))
-            elif part.damping or self._is_guarded(part):
+                content = content._replace(scale=self.share(pace))
+            elif part.damping or is_guarded:
                 num = len(content.ids)
                 content = content._replace(
                     weights=np.ones(num, np.float32), slots=np.empty(num, np.int64)
                 )
-                jobs += self._weigh_jobs(part, content, request)
+                guarded_steps = part.guarded_steps if is_guarded else 0
+                jobs += self._weigh_jobs(part, content, request, pace, guarded_steps)
             jobs += table.update_jobs([content], lr=part.lr, step=number)
             if isinstance(content, SparsePart):
                 jobs += self._record_jobs(table, content, request.rank)
@@ -255,15 +259,17 @@ class GeoExchange(ServerMode):
             for each in recorded:
                 self._owners.post(Job(each.block.owner, 0, partial(each.leave, rank)))
 
-    def _is_guarded(self, part: ExchangePart) -> bool:
-        return part.guarded_steps > 0 and len(self.ranks) > 1
-
-    def _weight(self, damping: float) -> float:
+    def share(self, pace: Pace) -> float:
         """Return what a difference of a dense table is multiplied by."""
-        return float(max(1, len(self.ranks)) ** -damping)
+        return pace.share
 
     def _weigh_jobs(
-        self, part: ExchangePart, content: SparsePart, request: ExchangeRequest
+        self,
+        part: ExchangePart,
+        content: SparsePart,
+        request: ExchangeRequest,
+        pace: Pace,
+        guarded_steps: float,
     ) -> list[Job]:
         """Weigh rows by their sharers; to run before the jobs that add to them."""
         assert isinstance(part.table, SparseTable), "its content is"
@@ -275,8 +281,8 @@ class GeoExchange(ServerMode):
                 some,
                 writer=request.rank,
                 step=request.step,
-                pace=Pace(max(1, len(self.ranks)), part.damping),
-                guarded_steps=part.guarded_steps if self._is_guarded(part) else 0,
+                pace=pace,
+                guarded_steps=guarded_steps,
             )
             jobs.append(Job(recorded.block.owner, len(some.ids), act))
         return jobs
@@ -325,8 +331,8 @@ class LocalSgdExchange(GeoExchange):
             super().check_rule(spec)
 
     @override
-    def share(self, num_members: int) -> float:
-        return 1.0 / num_members
+    def share(self, pace: Pace) -> float:
+        return super().share(pace) / pace.workers
 
 
 class Recorded(NamedTuple):

@@ -146,6 +146,8 @@ class Machine:
         """Where workers come and go, or return, the incarnation of each that has joined."""
         self.former: dict[Rank, Step] = {}
         """Where workers return, before which step a former process of each has sent changes."""
+        self.left: dict[Rank, Step] = {}
+        """The steps that each worker had taken that has left, as it said."""
         self.is_elastic = elastic
         self.is_returning = returning
         self.states = WorkerStates()
@@ -167,6 +169,10 @@ class Machine:
     def num_members(self) -> int:
         """Return how many workers take part now."""
         return len(self.gate.committed())
+
+    def num_taking(self, step: Step) -> int:
+        """Return how many workers take a step: those that take part, or left only after it."""
+        return self.num_members + sum(end > step for end in self.left.values())
 
     def has_left(self, rank: Rank) -> bool:
         """Return whether a worker takes no more steps, as it has said."""
@@ -381,7 +387,9 @@ class Machine:
                 self.identities.expect(rank, incarnation)
                 self.mode.leave(rank, step)
                 self.identities.fence(rank, incarnation)
-                return self._done(released=self._forget(rank), is_gone=True)
+                released = self._forget(rank)
+                self.left[rank] = step
+                return self._done(released=released, is_gone=True)
             case Lose(rank, incarnation):
                 return self._lose(rank, incarnation)
             case Limit(max_staleness):
@@ -506,7 +514,7 @@ class Machine:
         new = exchange.parts if is_new else ()
         if is_fresh:
             self._note_progress(exchange.rank, exchange.step, exchange.progress)
-        jobs = geo.jobs(exchange, new, share=geo.share(self.num_members))
+        jobs = geo.jobs(exchange, new, num_workers=self.num_taking(exchange.step))
         taken = geo.take(exchange)
         applied = self.owners.start([*jobs, *taken.jobs()])
         when_done(applied, partial(self._note_end, exchange.step, new, claims))
@@ -640,6 +648,7 @@ class Machine:
         if is_gone:
             released = self._take_out(rank)
             self.lives[rank] = incarnation
+            self.left.pop(rank, None)
             self.mode.join(rank)
         return self._done(released=released, is_gone=is_gone, step=self.gate.join(rank))
 
@@ -653,6 +662,7 @@ class Machine:
             self.removals.pop(rank, None)
             self.mode.forget(rank)
             self.mode.join(rank)
+        self.left.pop(rank, None)
         step = self.mode.begins(rank)
         if step is None:
             step = self.gate.join(rank)  # where it was, or, if it had left, with the slowest

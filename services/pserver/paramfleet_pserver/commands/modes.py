@@ -79,11 +79,6 @@ class ServerMode:
             GeoRuleError: if workers run its optimizer, and its own is another than ``sum``.
         """
 
-    def share(self, num_members: int) -> float:
-        """Return what differences of dense tables are multiplied by."""
-        del num_members
-        return 1.0
-
     def join(self, rank: Rank) -> None:
         """Count a worker in, in an elastic job."""
 

@@ -327,7 +327,7 @@ def state_of(machine: Machine, *, same_owners: bool) -> Iterator[Any]:
     yield sorted((each.identity, each.num_rows) for each in machine.removals.values())
     yield sorted(machine.gate.committed().items()), machine.max_staleness
     yield sorted(machine.gate.ahead())
-    yield sorted(machine.lives.items()), machine.num_members
+    yield sorted(machine.lives.items()), machine.num_members, sorted(machine.left.items())
     yield machine.is_returning, machine.states.all()
     yield from _kept_by(machine.mode)
     if isinstance(machine.mode, GeoExchange):

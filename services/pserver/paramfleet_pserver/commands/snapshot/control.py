@@ -55,6 +55,7 @@ def head_of(machine: Machine) -> Message:
         "ahead": table_of(machine.gate.ahead(), 3),
         "lives": table_of(machine.lives.items(), 2),
         "former": table_of(machine.former.items(), 2),
+        "left": table_of(machine.left.items(), 2),
         "removals": table_of(
             ((*each.identity, each.num_rows) for each in machine.removals.values()), 4
         ),

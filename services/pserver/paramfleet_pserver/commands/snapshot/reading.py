@@ -208,9 +208,12 @@ class _Reader:
         ]
         machine.gate.restore(committed, ahead)
         machine.lives = {Rank(rank): life for rank, life in rows_of(message, "lives", 2)}
-        if "former" in message.tensors:  # snapshots of before have none
-            former = rows_of(message, "former", 2)
-            machine.former = {Rank(rank): Step(step) for rank, step in former}
+        machine.former, machine.left = (
+            {Rank(rank): Step(step) for rank, step in rows_of(message, name, 2)}
+            if name in message.tensors  # snapshots of before have none
+            else {}
+            for name in ("former", "left")
+        )
         lives = rows_of(message, "incarnations", 2)
         incarnations = {worker: incarnation for worker, incarnation in lives}  # noqa: C416
         machine.identities.restore(incarnations, _taken_of(message))

@@ -155,7 +155,6 @@ def _train(plan: dict[str, Any], clock: Clock) -> dict[str, Any]:
         if not answers.take_new_term():  # who began already isn't held back by a recovery
             leads.append(optimizer.staleness)
         _say(f"step {step}.")
-    fleet.barrier_worker()  # LocalSGD divides by the workers that still train
     fleet.finish_training()
     found = {"rank": rank, "times": times.all(), "lead": max(leads)}
     found |= _numbers(model, plan, size)
