@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ class Answers:
 
     def __init__(self) -> None:
         self.fallen: list[str] = []
-        self._newest: dict[tuple[int, int, int], int] = {}
+        self._newest: dict[tuple[int, int, str], int] = {}
         self._terms: dict[int, int] = {}
         self._has_new_term = self._had_new_term = False
 
@@ -83,28 +83,39 @@ class Answers:
 
         def watched(outbox: Outbox, server: int, term: int, asked: Any, answer: Any) -> bool:
             is_taken = note(outbox, server, term, asked, answer)
-            if is_taken and "min_step" in asked.fields:  # a pull: one at a time
-                self.take(server, term, answer.fields.get("versions", ()))
+            if is_taken and (tables := _pulled(asked)):  # each is pulled once at a time
+                versions = answer.fields["versions"]
+                self.take(server, term, dict(zip(tables, versions, strict=True)))
             return is_taken
 
         Outbox.note = watched  # type: ignore[assignment,method-assign]  # a look
 
-    def take(self, server: int, term: int, versions: Sequence[int]) -> None:
+    def take(self, server: int, term: int, versions: Mapping[str, int]) -> None:
         """Take note of an answer to a pull.
 
         Args:
             server: Who answered.
             term: Which process of it.
-            versions: Of the tables, as it shows them.
+            versions: Of the tables by name, as it shows them.
         """
         self._has_new_term |= self._terms.setdefault(server, term) != term
         self._terms[server] = term
-        for table, version in enumerate(versions):
+        for table, version in versions.items():
             key = (server, term, table)
             newest = self._newest.get(key, 0)
             if version < newest:
-                self.fallen.append(f"pserver {server} term {term}: {version} after {newest}")
+                self.fallen.append(
+                    f"pserver {server} term {term}, table {table!r}: {version} after {newest}"
+                )
             self._newest[key] = max(newest, version)
+
+
+def _pulled(asked: Any) -> list[str]:
+    """Return the tables that a request pulls: by itself, or behind a push of sync."""
+    parts = asked.fields.get("pull", ())
+    if "min_version" in asked.fields:
+        parts = asked.fields["parts"]
+    return [part["table"] for part in parts]
 
 
 class _Times:
