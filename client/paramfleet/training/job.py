@@ -28,6 +28,7 @@ from paramfleet.transport.requests import Author, Read, ReadPlan, decoded_part, 
 from paramfleet_shared.checkpoint.one_manifest import of_one_manifest
 from paramfleet_shared.discovery.errors import GatherLostError
 from paramfleet_shared.discovery.placement import Placement
+from paramfleet_shared.errors import IntegrityError
 from paramfleet_shared.net.rpc.breaking.chaos_faults import chaos_faults
 from paramfleet_shared.net.rpc.breaking.planned_faults import faults_of
 from paramfleet_shared.net.secret import secret_of
@@ -40,6 +41,7 @@ from paramfleet_shared.tables.spec import TableSpec
 
 __all__ = [
     "FINISH_TIMEOUT_S",
+    "IncarnationUsedError",
     "Job",
     "Staleness",
     "agree_on_dense",
@@ -49,6 +51,7 @@ __all__ = [
     "fetch_exchanged",
     "open_job",
     "pull_dense",
+    "require_unused",
     "slowest_of",
 ]
 
@@ -64,6 +67,23 @@ _DENSE = "fleet.dense"
 """Where workers wait for worker 0's dense values and buffers."""
 
 log = logging.getLogger(__name__)
+
+
+class IncarnationUsedError(IntegrityError):
+    """A process of a worker was given the incarnation of a former one, which has written.
+
+    Its changes would be taken for that one's, and dropped.
+    """
+
+    code = "integrity.incarnation_used"
+    rank: int
+    incarnation: int
+    server: int
+    sentence = (
+        "worker {rank} was given incarnation {incarnation}, under which a former process of it "
+        "has written to pserver {server}: Redis and the coordinator have lost what they knew "
+        "of it; start this worker again, and it gets the next one"
+    )
 
 
 class Staleness:
@@ -249,6 +269,10 @@ def declare(job: Job, specs: Sequence[TableSpec], mode: TrainingMode) -> int:
         The step that this worker begins with: as far as the slowest is if it comes late. In the
         place of a worker that died it is that one's next: in sync and LocalSGD the first of
         which a pserver lacks its part.
+
+    Raises:
+        IncarnationUsedError: if another process has written under this one's incarnation.
+        FleetError: why a pserver didn't make the tables.
     """
     fields = {
         **job.author.fields(),
@@ -261,14 +285,32 @@ def declare(job: Job, specs: Sequence[TableSpec], mode: TrainingMode) -> int:
         "async_rate": mode.async_rate,
     }
     job.pservers.divides = _num_dense(job, specs) * 4 > job.pservers.dense.request_bytes
+    has_written = job.author.has_written
     answers = job.communicator.wait(
         job.pservers.call_all("declare", fields, timeout_s=job.pservers.step_timeout_s)
     )
+    if not has_written:
+        require_unused(job.author, answers)
     job.agreement.loaded_from = LoadedFrom.of(answers)
     job.keeper.has_left = any(answer.fields.get("left") for answer in answers)
     steps = [int(answer.fields["step"]) for answer in answers]
     is_again = mode.name == "sync" or (mode.name == "localsgd" and job.has_returned)
     return min(steps) if is_again else max(steps)
+
+
+def require_unused(author: Author, answers: Sequence[Message]) -> None:
+    """Pass if no pserver has a change under the incarnation of a worker that has made none.
+
+    Args:
+        author: The worker, before its first change.
+        answers: Of the pservers, to its declaration.
+
+    Raises:
+        IncarnationUsedError: if one has.
+    """
+    for server, answer in enumerate(answers):
+        if answer.fields.get("has_written"):
+            raise IncarnationUsedError(server=server, **author.fields())
 
 
 def agree_on_dense(job: Job, blocks: Sequence[DenseBlock]) -> None:

@@ -53,14 +53,24 @@ class Author:
     _sequences: "count[int]" = field(
         default_factory=lambda: count(FIRST_SEQUENCE), init=False, compare=False, repr=False
     )
+    _given: list[int] = field(default_factory=list, init=False, compare=False, repr=False)
+    """The first sequence, from when it was given."""
 
     def fields(self) -> dict[str, Any]:
         """Return the header's part."""
         return {"rank": self.rank, "incarnation": self.incarnation}
 
+    @property
+    def has_written(self) -> bool:
+        """Return whether there was a change."""
+        return bool(self._given)
+
     def change(self) -> dict[str, Any]:
         """Return the header's part of a new change: it goes to every pserver."""
-        return ChangeIdentity(self.rank, self.incarnation, next(self._sequences)).fields()
+        sequence = next(self._sequences)
+        if sequence == FIRST_SEQUENCE:
+            self._given.append(sequence)
+        return ChangeIdentity(self.rank, self.incarnation, sequence).fields()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

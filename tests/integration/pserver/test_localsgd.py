@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from paramfleet.training.job import IncarnationUsedError, require_unused
+from paramfleet.transport.requests import Author
 from paramfleet_shared.errors.served import GeoRuleError, ModeMismatchError, OperationModeError
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
@@ -109,6 +111,24 @@ async def test_what_a_worker_sent_before_it_died_counts_once_on_every_server(
     await new.send("exchange", later)
     values, _ = await exchange(ada, ramp(0.0))
     np.testing.assert_allclose(values, ramp(-1.0), rtol=1e-6)
+
+
+async def test_a_process_learns_that_its_incarnation_has_written_before(
+    start_servers: Start,
+) -> None:
+    """A registry that lost all it knew gives it out again; its changes would be dropped."""
+    cluster = await start_servers(2, returning=True)
+    ada, bob = await crew(cluster, 2, SGD)
+    await exchange(bob, ramp(1.0))
+    own = Author(rank=1, incarnation=1)
+
+    again = await cluster.worker(1).declare(SGD, mode="localsgd", worker_num=2)
+    with pytest.raises(IncarnationUsedError, match="worker 1 was given incarnation 1"):
+        require_unused(own, again)
+
+    require_unused(own, await ada.declare(SGD, mode="localsgd", worker_num=2))
+    newer = cluster.worker(1, incarnation=2)
+    require_unused(own, await newer.declare(SGD, mode="localsgd", worker_num=2))
 
 
 async def test_one_who_joins_late_is_divided_by_at_once(start_servers: Start) -> None:

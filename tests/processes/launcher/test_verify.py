@@ -80,6 +80,19 @@ async def test_changes_that_wait_for_the_disk_when_a_server_dies_are_sent_again(
     assert len(found.kills) == 1
 
 
+@pytest.mark.parametrize("mode", ["async", "localsgd"])
+async def test_a_worker_that_comes_back_when_nobody_knows_the_job_any_more_loses_nothing(
+    tmp_path: Path, mode: Mode
+) -> None:
+    kills = tuple(Kill(each, 30) for each in ("worker-1", "coordinator-0", "redis-0"))
+    plan = Plan(seed=1, mode=mode, steps=STEPS, pace_ms=MOVING_PACE_MS, kills=kills)
+
+    found = await ran(tmp_path, plan)
+
+    assert found.problems == []
+    assert len(found.kills) == 3
+
+
 async def test_windows_that_no_snapshot_has_are_found(tmp_path: Path) -> None:
     points = "after_answer=delay:20;pserver-0:before_apply=kill@200"  # after a snapshot
     plan = Plan(seed=1, mode="async", steps=STEPS, failpoints=points)

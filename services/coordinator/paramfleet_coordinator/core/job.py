@@ -19,6 +19,7 @@ A durable pserver's part of the training is on a disk. When its process died or 
 waits for another one that has the data, gives it the place and publishes where it is.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -151,6 +152,8 @@ class Job:
         self.losses = Losses()
         self.shrinks = False
         """Whether sync goes on without a worker that died and doesn't come back."""
+        self._is_settling, self._settling_since = False, math.inf
+        """Whether pservers may have more to say of workers, and since when."""
         self._deserted_at: float | None = None
         self.state: State = "waiting"
         self.failure: Failure | None = None
@@ -227,12 +230,8 @@ class Job:
             return self.members.join_process(newcomer, index=index, asked_at=asked_at, now=now)
         if newcomer.process and self.hosting is not None:
             return self.hosting.join_group(newcomer, index, succeeds=succeeds, now=now)
-        if self.sizes.elastic and newcomer.role == "worker":
-            if self.state == "finished":
-                raise JobFinishedError(role=newcomer.role)
-            return self.members.join_elastic(
-                newcomer, index=index, asked_at=asked_at, now=now, started=self.has_started
-            )
+        if newcomer.role == "worker" and self._may_go_on_without:
+            return self._join_worker(newcomer, index, asked_at=asked_at, now=now)
         if newcomer.role == "pserver":
             durable = self._durable_place(newcomer, index)
             if durable is not None:
@@ -241,15 +240,31 @@ class Job:
                 return self.members.take_over(successor, now=now)
             if self._is_forgotten(newcomer, index):
                 self._require_data(newcomer, None)
-        if newcomer.role == "worker" and self.sizes.returning:
-            return self.members.join_returning(
-                newcomer, index=index, asked_at=asked_at, now=now
-            )
         replaceable = self.state == "waiting" and (
             newcomer.role == "worker" or self.placement is None
         )
         return self.members.join(
             newcomer, index=index, asked_at=asked_at, now=now, replaceable=replaceable
+        )
+
+    def _join_worker(
+        self, newcomer: Member, index: int | None, *, asked_at: float, now: float
+    ) -> Member | None:
+        """Give a worker a place in a job that goes on without one that died, or waits for it.
+
+        Raises:
+            JobFinishedError: if an elastic one has finished.
+        """
+        if self.sizes.elastic and self.state == "finished":
+            raise JobFinishedError(role=newcomer.role)
+        if self._is_settling:
+            return self.members.find(newcomer)
+        if not self.sizes.elastic:
+            return self.members.join_returning(
+                newcomer, index=index, asked_at=asked_at, now=now
+            )
+        return self.members.join_elastic(
+            newcomer, index=index, asked_at=asked_at, now=now, started=self.has_started
         )
 
     def succeed(self, newcomer: Member) -> list[Decision]:
@@ -340,8 +355,9 @@ class Job:
             return []
         if recorded is not None and recorded.state == "finished":
             return self._finish()
-        if self.sizes.elastic and self.state == "training":
+        if self._may_go_on_without and self.state == "training":
             self.members.learn(_named_workers(snapshot), now=now)
+        self._note_settled(now)
         losses = [
             decision
             for place in self.members.of_role("pserver")
@@ -356,18 +372,30 @@ class Job:
         losses += self._shrink(snapshot, now)
         failure = recorded.failure if recorded is not None else None
         if failure is None:
-            if self._all_workers_ended():
+            if self._all_workers_ended() and not self._is_settling:
                 return losses + self._finish()
             failure = self._find_failure(now)
         if failure is not None:
             return losses + self._fail(failure)
         return losses + self._start()
 
-    def settle(self) -> None:
-        """Decide about groups only when processes have had a lease to say what they know.
+    @property
+    def _may_go_on_without(self) -> bool:
+        """Return whether a worker may die without an end to the job."""
+        return self.sizes.elastic or self.sizes.returning
 
-        To be called by a coordinator that was started again: the registry may be an older one.
+    def _note_settled(self, now: float) -> None:
+        if self._is_settling:
+            began = self._settling_since = min(now, self._settling_since)
+            self._is_settling = now - began < self._rules.lease_ttl_s
+
+    def settle(self) -> None:
+        """Decide about groups and workers when members have had a lease to say what they know.
+
+        To be called by a coordinator that was started again: the registry may be an older one,
+        or empty. Then only pservers know a worker that is dead, and how often it has lived.
         """
+        self._is_settling = self._may_go_on_without
         if self.hosting is not None:
             self.hosting.settle(lease_s=self._rules.lease_ttl_s)
 

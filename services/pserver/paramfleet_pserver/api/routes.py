@@ -83,6 +83,7 @@ from paramfleet_shared.errors.served import (
 from paramfleet_shared.files.folders import CheckpointDirs
 from paramfleet_shared.net.rpc.server import Request
 from paramfleet_shared.net.rpc.tasks import begun
+from paramfleet_shared.net.wire.identity import FIRST_SEQUENCE
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.settings.failpoints import failpoint
 from paramfleet_shared.system.clock import Clock
@@ -468,8 +469,12 @@ class Routes:
         folder = self._checkpoints.loaded_from
         digest = self._checkpoints.loaded_digest
         about = {"created": created, "loaded": loaded, "folder": folder, "manifest": digest}
-        left = training.machine.has_left(declared.rank)
-        return Message(fields={**about, "step": step, "left": left})
+        facts = {
+            "step": step,
+            "left": training.machine.has_left(declared.rank),
+            "has_written": training.identities.next_of(declared.rank) > FIRST_SEQUENCE,
+        }
+        return Message(fields={**about, **facts})
 
     async def join(self, request: Request) -> Message:
         """Let a worker go on here, after this server went on from its disk; may be repeated.

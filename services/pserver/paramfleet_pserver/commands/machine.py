@@ -156,8 +156,7 @@ class Machine:
         self._under_way: set[asyncio.Future[None]] = set()
         """What owners are still to carry out."""
         num_workers = 0 if elastic else terms.worker_num
-        for rank in range(num_workers):
-            self.gate.join(Rank(rank))
+        self.gate.restore({Rank(rank): FIRST_STEP for rank in range(num_workers)}, ())
         self.mode = kind(num_workers=num_workers, store=store, owners=owners)
         if isinstance(self.mode, StepApplier):
             if returning:

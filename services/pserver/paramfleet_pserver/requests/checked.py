@@ -27,6 +27,7 @@ from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.values.ids import Rank, Step
 
 __all__ = [
+    "MAX_WORKERS",
     "ON_WORKER_LOSS",
     "Confirms",
     "DeclareRequest",
@@ -50,6 +51,8 @@ Mode = Literal["sync", "async", "geo", "localsgd", "gpubox"]
 OnWorkerLoss = Literal["wait", "shrink"]
 ON_WORKER_LOSS: tuple[OnWorkerLoss, ...] = ("wait", "shrink")
 MODES: tuple[Mode, ...] = ("sync", "async", "geo", "localsgd", "gpubox")
+MAX_WORKERS = 65_536
+"""Of a job, as ``paramfleet launch`` takes them: a training keeps something for each."""
 MAX_ANSWER_BYTES = DEFAULT_LIMITS.max_body_bytes
 """A worker takes no longer body."""
 
@@ -196,7 +199,7 @@ def declare_request(message: Message) -> DeclareRequest:
     return DeclareRequest(
         specs=tuple(spec_of(wire) for wire in fields.parts("tables")),
         mode=known,
-        worker_num=fields.integer("worker_num", least=1),
+        worker_num=fields.integer("worker_num", least=1, most=MAX_WORKERS),
         max_staleness=fields.optional_integer("max_staleness"),
         sync_batch_norm=fields.flag("sync_batch_norm"),
         async_rate=fields.choice("async_rate", ASYNC_RATES, "full"),

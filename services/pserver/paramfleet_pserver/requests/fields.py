@@ -38,11 +38,12 @@ class Fields:
         self._values = values
         self._where = where
 
-    def integer(self, name: str, *, least: int = 0) -> int:
-        """Return a whole number of at least ``least``, below 2^63."""
+    def integer(self, name: str, *, least: int = 0, most: int = MOST) -> int:
+        """Return a whole number from ``least`` to ``most``, or below 2^63."""
         value = self._values.get(name)
-        if type(value) is not int or not least <= value <= MOST:
-            raise self._wrong(name, f"must be a whole number >= {least}, below 2^63")
+        if type(value) is not int or not least <= value <= most:
+            end = "below 2^63" if most == MOST else f"at most {most:,}"
+            raise self._wrong(name, f"must be a whole number >= {least}, {end}")
         return value
 
     def optional_integer(self, name: str) -> int | None:

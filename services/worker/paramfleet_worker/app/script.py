@@ -11,10 +11,11 @@ from paramfleet.config.settings import WorkerSettings
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.settings.config import JobSettings, Resolved
 from paramfleet_shared.system.open_files import raise_open_files
+from paramfleet_shared.system.processes.own_modules import OF_OURS
 
 __all__ = ["ScriptError", "become_worker", "script_of", "worker_environment"]
 
-RUNNER = ("-m", "paramfleet.runner", "train")
+RUNNER = (*OF_OURS, "paramfleet.runner", "train")
 
 
 class ScriptError(ContractError):

@@ -42,6 +42,7 @@ class World:
         self.beats: dict[MemberKey, int] = {}
         self.ends: dict[MemberKey, End] = {}
         self.words: dict[MemberKey, str] = {}
+        self.lives: object = []
         self.recorded: JobRecord | None = None
         self.decided: list[Decision] = []
         self.job = self.coordinator()
@@ -71,6 +72,7 @@ class World:
             ends=dict(self.ends),
             last_words=dict(self.words),
             vouchers={"c": (self.beat, voucher)},
+            facts={("pserver", 0): {"lives": self.lives}},
         )
         self.decided += self.job.observe(snapshot, now=self.now)
         self.recorded = self.job.record
@@ -244,6 +246,54 @@ def test_a_coordinator_that_is_started_again_waits_on() -> None:
 
     assert world.state == "training"
     assert world.admit().incarnation == 2
+
+
+def forgotten() -> World:
+    """Return the world of a new coordinator whose registry was empty: worker 1 was dead."""
+    world = World()
+    world.members.pop(GONE)
+    world.job = world.coordinator()
+    assert world.recorded is not None
+    world.job.resume(world.recorded)
+    world.job.settle()
+    world.lives = [[0, 1], [1, 3]]
+    return world
+
+
+def test_a_newcomer_is_not_given_an_incarnation_that_only_pservers_know() -> None:
+    """With an empty registry its changes would be taken for those of its former process."""
+    world = forgotten()
+    world.look()
+    assert world.ask() is None, "a pserver may not have said yet what it knows"
+
+    world.run(TTL_S + TICK_S)
+
+    assert world.admit().incarnation == 4
+
+
+def test_a_worker_that_only_pservers_know_is_waited_for() -> None:
+    world = forgotten()
+    world.look()
+    world.ends["worker", 0] = "left"
+    world.run(RETURN_S - 1.0)
+    assert world.state == "training", "worker 1 has steps to take"
+
+    world.run(TTL_S + 2.0)
+
+    assert world.failed
+    assert world.job.failure is not None
+    assert world.job.failure.index == 1
+
+
+def test_a_worker_that_no_pserver_waits_for_has_left() -> None:
+    world = forgotten()
+    world.lives = [[0, 1]]
+    world.run(TTL_S + 1.0)
+    world.lives = []
+    world.ends["worker", 0] = "left"
+    world.look()
+
+    assert world.state == "finished"
 
 
 def test_without_returns_a_worker_s_death_ends_the_job_at_once() -> None:

@@ -161,6 +161,17 @@ async def test_a_snapshot_of_another_number_of_owners_is_refused_by_name() -> No
     assert "num_owners = 2, and this server 3" in str(error)
 
 
+async def test_a_snapshot_of_more_workers_than_a_job_can_have_is_refused_at_once() -> None:
+    head, *rest = await saved_training("async")
+    terms = {**head.fields["terms"], "worker_num": 65_537}
+    head = Message(fields={**head.fields, "terms": terms}, tensors=head.tensors)
+
+    error = await outcome_of([head, *rest])
+
+    assert isinstance(error, SnapshotDamagedError)
+    assert "'worker_num' must be a whole number >= 1, at most 65,536" in str(error)
+
+
 def changed(message: Message, dice: random.Random) -> Message:
     """Return a message with a field or a tensor that is another."""
     fields, tensors = dict(message.fields), dict(message.tensors)

@@ -40,6 +40,7 @@ def test_a_declaration_is_read_as_it_was_meant() -> None:
         ("incarnation", 1 << 63),
         ("rank", float("nan")),
         ("worker_num", (1 << 64) - 1),
+        ("worker_num", 65_537),
         ("tables", {}),
         ("tables", [3]),
     ],

@@ -105,7 +105,8 @@ def test_pservers_and_workers_run_the_script_and_the_coordinator_knows_the_sizes
     coordinator = planned.command_of(ProcessName("coordinator", 0), {})
 
     assert script == [sys.executable, "train.py", "--epochs=3"]
-    assert coordinator[1:5] == [
+    assert coordinator[1:6] == [
+        "-P",
         "-m",
         "paramfleet_coordinator",
         "--worker-num=2",

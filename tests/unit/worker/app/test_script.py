@@ -46,8 +46,8 @@ def test_a_model_is_run_by_the_runner_with_its_options(tmp_path: Path) -> None:
 
     found = script_of(["c=3", "-o", "d=4"], model=model, options=["a=1", "b=2"])
 
-    assert found[:3] == ("-m", "paramfleet.runner", "train")
-    assert found[3:] == ("-m", str(model), "-oa=1", "-ob=2", "-oc=3", "-od=4")
+    assert found[:4] == ("-P", "-m", "paramfleet.runner", "train")
+    assert found[4:] == ("-m", str(model), "-oa=1", "-ob=2", "-oc=3", "-od=4")
 
 
 def test_a_script_keeps_its_arguments(tmp_path: Path) -> None:

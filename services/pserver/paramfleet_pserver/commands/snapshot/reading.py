@@ -22,7 +22,7 @@ from paramfleet_pserver.commands.snapshot.rows import TableReader
 from paramfleet_pserver.commands.terms import Terms
 from paramfleet_pserver.core.identities import Taken
 from paramfleet_pserver.core.pacing import ASYNC_RATES, AsyncRate
-from paramfleet_pserver.requests.checked import MODES, ON_WORKER_LOSS, Mode
+from paramfleet_pserver.requests.checked import MAX_WORKERS, MODES, ON_WORKER_LOSS, Mode
 from paramfleet_pserver.requests.fields import Fields
 from paramfleet_pserver.tables.capacity import Claims, Wanted, claim_at_once, claim_counted
 from paramfleet_pserver.tables.owners import Owners
@@ -300,7 +300,7 @@ class _Reader:
 def _terms_of(fields: Fields) -> Terms:
     return Terms(
         mode=fields.choice("mode", MODES, cast("Mode", None)),
-        worker_num=fields.integer("worker_num", least=1),
+        worker_num=fields.integer("worker_num", least=1, most=MAX_WORKERS),
         max_staleness=fields.optional_integer("max_staleness"),
         async_rate=fields.choice("async_rate", ASYNC_RATES, cast("AsyncRate", None)),
         sync_batch_norm=fields.flag("sync_batch_norm"),

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from paramfleet_shared.settings.config import JobSettings, resolve
+from paramfleet_shared.system.processes.own_modules import OF_OURS
 from paramfleet_worker.config import LaunchSettings
 
 __all__ = ["job_settings_of", "launch_of", "with_name"]
@@ -67,8 +68,8 @@ def _digest(settings: LaunchSettings) -> str:
 
 def _stem(script: Sequence[str]) -> str:
     """Return the name of a script, or of a model's folder, in characters of a job's name."""
-    if script[0] == "-m":  # the runner, and behind the next -m the model's file
-        name = Path(script[script.index("-m", 1) + 1]).parent.name
+    if script[0] == OF_OURS[0]:  # the runner, and behind the next -m the model's file
+        name = Path(script[script.index("-m", len(OF_OURS)) + 1]).parent.name
     else:
         name = Path(script[0]).stem
     plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", name)[:_MAX_STEM].strip(".-")

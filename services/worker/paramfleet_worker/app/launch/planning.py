@@ -13,6 +13,7 @@ from paramfleet_coordinator.config import CoordinatorSettings
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.files.addresses import place_of, split_places
 from paramfleet_shared.settings.config import resolve
+from paramfleet_shared.system.processes.own_modules import module_command
 from paramfleet_worker.app.launch.naming import launch_of
 from paramfleet_worker.config import LaunchSettings
 from paramfleet_worker.core.environment import JobFacts, role_environment, runtime_environment
@@ -162,9 +163,7 @@ class LaunchPlan:
         servers = self.groups or len(topology.servers)
         too_few = servers > CoordinatorSettings().num_shards
         more_shards = too_few and not _sets_shards(inherited)
-        return [
-            sys.executable,
-            "-m",
+        return module_command(
             "paramfleet_coordinator",
             f"--worker-num={len(topology.workers)}",
             f"--server-num={servers}",
@@ -173,7 +172,7 @@ class LaunchPlan:
             *(["--elastic"] if self.elastic else []),
             *([f"--server-processes={self.num_processes}"] if self.groups else []),
             *([f"--replicas={self.replicas}"] if self.replicas else []),
-        ]
+        )
 
     @property
     def keeps_arguments(self) -> bool:
@@ -190,7 +189,7 @@ class LaunchPlan:
         options = (
             f"--{name.replace('_', '-')}={arguments[name]}" for name in sorted(arguments)
         )
-        return [sys.executable, "-P", "-m", "paramfleet_pserver", *options]
+        return module_command("paramfleet_pserver", *options)
 
     def environment_of(self, name: ProcessName, inherited: Mapping[str, str]) -> dict[str, str]:
         """Return the whole environment of a coordinator, pserver or worker."""

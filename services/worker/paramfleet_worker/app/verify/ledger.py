@@ -10,7 +10,6 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +62,8 @@ class Answers:
         self.fallen: list[str] = []
         self._newest: dict[tuple[int, int, str], int] = {}
         self._terms: dict[int, int] = {}
+        self._asked: dict[int, tuple[Any, dict[str, int]]] = {}
+        """Pulls that are on their way, with the newest versions when they were sent."""
         self._has_new_term = self._had_new_term = False
 
     def take_new_term(self) -> bool:
@@ -76,38 +77,51 @@ class Answers:
         return had_new or self._had_new_term
 
     def watch(self) -> None:
-        """Look at every answer that the worker takes."""
-        from paramfleet.transport.outbox import Outbox  # noqa: PLC0415 -- not in pservers
+        """Look at every pull of the worker, and at each answer that it takes."""
+        from paramfleet.transport.owner import ADDRESS, Owner  # noqa: PLC0415 -- not in pservers
 
-        note = Outbox.note
+        addressed, note = Owner.addressed, Owner.note
 
-        def watched(outbox: Outbox, server: int, term: int, asked: Any, answer: Any) -> bool:
-            is_taken = note(outbox, server, term, asked, answer)
-            if is_taken and (tables := _pulled(asked)):  # each is pulled once at a time
-                versions = answer.fields["versions"]
-                self.take(server, term, dict(zip(tables, versions, strict=True)))
+        def sent(owner: Owner, message: Any) -> Any:
+            asked = addressed(owner, message)
+            server, term = asked.fields[ADDRESS]
+            self.send(server, term, asked)
+            return asked
+
+        def taken(owner: Owner, asked: Any, answer: Any) -> bool:
+            is_taken = note(owner, asked, answer)
+            if is_taken:
+                server, term = asked.fields[ADDRESS]
+                self.take(server, term, asked, answer)
             return is_taken
 
-        Outbox.note = watched  # type: ignore[assignment,method-assign]  # a look
+        Owner.addressed = sent  # type: ignore[assignment,method-assign]  # a look
+        Owner.note = taken  # type: ignore[assignment,method-assign]
 
-    def take(self, server: int, term: int, versions: Mapping[str, int]) -> None:
-        """Take note of an answer to a pull.
+    def send(self, server: int, term: int, asked: Any) -> None:
+        """Take note of a request to a process of a pserver, if it pulls anything."""
+        known = {each: self._newest.get((server, term, each), 0) for each in _pulled(asked)}
+        if known:
+            self._asked[id(asked)] = asked, known
 
-        Args:
-            server: Who answered.
-            term: Which process of it.
-            versions: Of the tables by name, as it shows them.
+    def take(self, server: int, term: int, asked: Any, answer: Any) -> None:
+        """Take note of the answer: it shows what others showed before it was asked for.
+
+        Several pulls may be on their way, and be answered in another order.
         """
+        _, known = self._asked.pop(id(asked), (None, {}))
+        if not known:
+            return
         self._has_new_term |= self._terms.setdefault(server, term) != term
         self._terms[server] = term
-        for table, version in versions.items():
-            key = (server, term, table)
-            newest = self._newest.get(key, 0)
-            if version < newest:
+        versions = zip(known.items(), answer.fields["versions"], strict=True)
+        for (table, before), version in versions:
+            if version < before:
                 self.fallen.append(
-                    f"pserver {server} term {term}, table {table!r}: {version} after {newest}"
+                    f"pserver {server} term {term}, table {table!r}: {version} after {before}"
                 )
-            self._newest[key] = max(newest, version)
+            key = (server, term, table)
+            self._newest[key] = max(version, self._newest.get(key, 0))
 
 
 def _pulled(asked: Any) -> list[str]:

@@ -77,7 +77,7 @@ class Kill:
     """A process that is killed from outside."""
 
     process: str
-    """``pserver-1``, ``worker-1`` or ``redis-0``."""
+    """``pserver-1``, ``worker-1``, ``coordinator-0`` or ``redis-0``."""
     step: int
     """Of worker 0, after which it is killed."""
 
@@ -197,6 +197,8 @@ def plan_run(
         points += _death_of_worker(chance, kills)
     spread = sorted(chance.sample(range(STEPS // 8, STEPS * 7 // 8), moves))
     points += _deaths_when_followed(replicas, moves, chance)
+    if chance.random() < 0.25:
+        _forget(mode in RETURNING or elastic, chance, kills)
     return Plan(
         seed=seed,
         mode=mode,
@@ -212,6 +214,16 @@ def plan_run(
         faults=faults,
         kills=tuple(sorted(kills, key=lambda kill: kill.step)),
     )
+
+
+def _forget(workers_may_die: bool, chance: random.Random, kills: list[Kill]) -> None:  # noqa: FBT001
+    """Kill the coordinator; perhaps all others, too, who know the members of the job."""
+    step = chance.randint(STEPS // 8, STEPS * 7 // 8)
+    kills.append(Kill("coordinator-0", step))
+    if chance.random() < 0.6:
+        kills.append(Kill("redis-0", step))
+        if workers_may_die:
+            kills.append(Kill("worker-1", step))
 
 
 def _deaths_when_followed(replicas: int, moves: int, chance: random.Random) -> list[str]:

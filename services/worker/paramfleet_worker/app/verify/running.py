@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from paramfleet_shared.settings.failpoints import DEFECTS_VARIABLE, MARK
 from paramfleet_shared.settings.failpoints import VARIABLE as FAILPOINTS
 from paramfleet_shared.system.clock import Clock
 from paramfleet_shared.system.processes.keeping import tied
+from paramfleet_shared.system.processes.own_modules import module_command
 from paramfleet_worker.app.verify import ledger
 from paramfleet_worker.app.verify.checking import check, recovery_times
 from paramfleet_worker.app.verify.moving import Mover
@@ -192,8 +192,9 @@ class Job:
                 os.close(former)
 
     def _kill(self, kill: Kill) -> None:
-        if kill.process == "redis-0":
-            self._know("redis-0", _child(self._launcher.pid, "redis-server"))
+        if kill.process in _PROGRAMS:
+            with contextlib.suppress(ProcessLookupError):  # likewise
+                self._know(kill.process, _child(self._launcher.pid, _PROGRAMS[kill.process]))
         handle = self._processes.get(kill.process)
         if handle is not None:
             with contextlib.suppress(ProcessLookupError):  # it is dead, and isn't back yet
@@ -212,7 +213,7 @@ class Job:
 
     async def _ask(self, *words: str) -> str:
         """Run a command on the job; return what was wrong with it."""
-        command = [sys.executable, "-m", "paramfleet_worker", *words]
+        command = module_command("paramfleet_worker", *words)
         asked = await asyncio.create_subprocess_exec(
             *tied(command),
             env=self._environment,
@@ -300,7 +301,7 @@ async def run_plan(
 
 
 def _command(plan: Plan, folder: Path) -> list[str]:
-    words = [sys.executable, "-m", "paramfleet_worker", "launch"]
+    words = module_command("paramfleet_worker", "launch")
     groups = f":{2 * NUM_SERVERS}" if plan.moves else ""
     words += [f"--server_num={NUM_SERVERS}{groups}", f"--worker_num={NUM_WORKERS}"]
     words += [f"--data-dir={folder / 'data'}", f"--durability={plan.durability}"]
@@ -350,6 +351,10 @@ def _last_words(folder: Path) -> list[str]:
         errors = [line for line in lines if "Error" in line]
         words += [f"{log.name}: {line[:300]}" for line in errors[-2:]]
     return words
+
+
+_PROGRAMS = {"redis-0": "redis-server", "coordinator-0": "paramfleet_coordinator"}
+"""Of the processes that don't run the ledger."""
 
 
 def _child(pid: int, program: str) -> int:

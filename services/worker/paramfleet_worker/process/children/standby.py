@@ -2,10 +2,10 @@
 
 import contextlib
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 
 from paramfleet_shared.system.processes.keeping import Keeper, tied
+from paramfleet_shared.system.processes.own_modules import module_command
 from paramfleet_shared.system.processes.standby import order_of
 from paramfleet_worker.process.children.starting import start_with_pipes
 
@@ -28,7 +28,7 @@ class Standby:
     """
 
     def __init__(self, program: str, keeper: Keeper) -> None:
-        self._begin = [sys.executable, "-P", "-m", program]
+        self._begin = module_command(program)
         self._keeper = keeper
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -26,6 +26,10 @@ from paramfleet_worker.process.prepared.starting import num_options
 __all__ = ["close_all_but", "run", "take_place"]
 
 
+_FOLDERS = tuple(sys.path[0 if sys.flags.safe_path else 1 :])
+"""Where an interpreter looks behind the folder of its program."""
+
+
 class _Executes(BaseException):
     """A script would become this command."""
 
@@ -123,14 +127,14 @@ def _run(words: list[str]) -> None:
     _open_streams(is_unbuffered=is_unbuffered)
     if words[0] == "-m":
         sys.argv = words[1:]
-        sys.path[0] = str(Path.cwd())
+        sys.path[:] = _FOLDERS if "-P" in options else [str(Path.cwd()), *_FOLDERS]
         for name in (words[1], f"{words[1]}.__main__"):
             if not hasattr(sys.modules.get(name), "__path__"):
                 sys.modules.pop(name, None)  # imported to be forked, not to be the program
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
         return
     sys.argv = words
-    sys.path[0] = str(Path(words[0]).resolve().parent)
+    sys.path[:] = [str(Path(words[0]).resolve().parent), *_FOLDERS]
     main = ModuleType("__main__")
     main.__file__ = str(Path(words[0]).absolute())
     sys.modules["__main__"] = main

@@ -2,12 +2,12 @@
 
 import socket
 import subprocess
-import sys
 from collections.abc import Collection
 from pathlib import Path
 
 from paramfleet_shared.settings.config import read_environment
 from paramfleet_shared.system.processes.keeping import tied
+from paramfleet_shared.system.processes.own_modules import module_command
 from paramfleet_worker.process.prepared.starting import Prepared
 
 __all__ = ["PreparedProcess"]
@@ -21,7 +21,8 @@ class PreparedProcess:
 
     Args:
         modules: Programs beside those of jobs that may be forked.
-        folder: Where it starts; it imports modules from there, too.
+        folder: Where it starts, and imports modules from, too; None for the working folder,
+            from which it imports none.
     """
 
     def __init__(self, modules: Collection[str] = (), *, folder: Path | None = None) -> None:
@@ -39,8 +40,11 @@ class PreparedProcess:
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with its:
             module = f"{__package__}.process"  # which imports torch
+            command = module_command(module, str(its.fileno()), PADDING)
+            if self._folder is not None:
+                command.remove("-P")
             self._process = subprocess.Popen(  # noqa: S603 -- our own module
-                tied([sys.executable, "-m", module, str(its.fileno()), PADDING]),
+                tied(command),
                 cwd=self._folder,
                 env={**read_environment(), "OMP_NUM_THREADS": "1"},
                 stdin=subprocess.DEVNULL,

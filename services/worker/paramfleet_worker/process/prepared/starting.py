@@ -51,7 +51,7 @@ MAX_BYTES = 1 << 17
 def num_options(words: Sequence[str]) -> int:
     """Return how many words after the interpreter's are options that a fork can have."""
     count = 0
-    while words[count] in {"-u", "-W"}:
+    while words[count] in {"-u", "-W", "-P"}:
         count += 1 + (words[count] == "-W")
     return count
 

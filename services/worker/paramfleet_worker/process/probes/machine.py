@@ -53,7 +53,7 @@ def look_at_torch() -> TorchFacts:
         return TorchFacts()
     try:
         answer = subprocess.run(  # noqa: S603 -- a fixed command
-            [sys.executable, "-c", _ASK_TORCH],
+            [sys.executable, "-P", "-c", _ASK_TORCH],
             capture_output=True,
             text=True,
             check=True,

@@ -21,6 +21,7 @@ from llvmlite import binding  # type: ignore[import-untyped]  # llvmlite ships n
 
 from paramfleet_shared.settings.config import read_environment
 from paramfleet_shared.system.processes.keeping import tied
+from paramfleet_shared.system.processes.own_modules import module_command
 from paramfleet_shared.tables.kernels.basics.folders import cache_folders
 from paramfleet_shared.values.versions import versions
 
@@ -66,7 +67,7 @@ def alone() -> Iterator[None]:
 @contextlib.contextmanager
 def compiling() -> Iterator[subprocess.Popen[bytes]]:
     """Compile every kernel in a process of its own, which ends with the context at latest."""
-    command = [sys.executable, "-m", "paramfleet_shared.tables.warm"]
+    command = module_command("paramfleet_shared.tables.warm")
     process = subprocess.Popen(  # noqa: S603 - a fixed command
         tied(command), stdout=subprocess.DEVNULL
     )

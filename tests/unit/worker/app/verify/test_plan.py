@@ -49,6 +49,7 @@ def test_seeds_reach_every_kind_of_fault() -> None:
     assert points == FAILPOINTS.keys()
     assert actions == {"kill", "full", "delay", "stop"}
     assert {k.process for p in plans for k in p.kills} == {
+        "coordinator-0",
         "pserver-0",
         "pserver-1",
         "redis-0",
