@@ -510,14 +510,17 @@ def _written_at(document: Mapping[str, Any]) -> datetime | None:
 
     Raises:
         TypeError: if it is no text.
-        ValueError: if it is no time with its offset from UTC.
+        ValueError: if it is no time with its offset from UTC, or has no year there.
     """
     if "written_at" not in document:
         return None
     found = datetime.fromisoformat(document["written_at"])
     if found.tzinfo is None:
         raise ValueError("written_at has no offset from UTC")
-    return found.astimezone(UTC)
+    try:
+        return found.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError("written_at is outside the years 1 to 9999 in UTC") from error
 
 
 def _broken_format(document: Any) -> str:

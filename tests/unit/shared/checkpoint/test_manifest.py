@@ -282,6 +282,8 @@ def test_a_manifest_that_breaks_a_rule_is_refused_by_its_path(tmp_path: Path) ->
         changed(good, tables=[{**wire, "dim": 2.0}]),
         changed(good, gathered={"workers": [float("inf")], "left_out": []}),
         changed(good, cut={"consistent": True, "reason": "", "paused_s": 10**400}),
+        changed(good, written_at="0001-01-01T00:00:00+14:00"),  # in UTC there is no such year
+        changed(good, written_at="9999-12-31T23:59:59-14:00"),
         "[" * 100_000,
         '{"format": ' + "[" * 900 + "]" * 900 + "}",
         changed(good, files=[{**plain, "table": "other"}]),

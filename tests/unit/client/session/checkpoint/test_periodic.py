@@ -1,6 +1,7 @@
 """Checkpoints that the strategy asks for, by time, in one process."""
 
 import errno
+import json
 import os
 import time
 from pathlib import Path
@@ -164,6 +165,24 @@ def test_what_stands_in_the_pointer_s_place_is_told_and_old_ones_stay(
 
     assert names(tmp_path) == ["000001-step-2", "000002-step-3", "latest"]
     assert "worker.checkpoint_pointer_failed" in caplog.text
+
+
+def test_a_manifest_with_a_time_of_no_year_in_utc_is_told_and_ends_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Training(every_s=1, dirname=str(tmp_path)).steps(2)
+    planted = (tmp_path / "000001-step-2").rename(tmp_path / "000007-step-2")
+    document = json.loads((planted / "manifest.json").read_text())
+    document["written_at"] = "0001-01-01T00:00:00+14:00"
+    (planted / "manifest.json").write_text(json.dumps(document))
+    training = Training(every_s=1, keep=2, dirname=str(tmp_path))
+
+    training.steps(2)
+
+    assert names(tmp_path) == ["000007-step-2", "000008-step-2", "latest"]
+    assert "worker.checkpoint_not_removed" in caplog.text
+    training.steps(1)
+    assert names(tmp_path) == ["000008-step-2", "000009-step-3", "latest"]
 
 
 def test_every_so_many_steps_one_is_written_into_the_folder_by_its_other_name(
