@@ -2,7 +2,10 @@
 
 import re
 
-__all__ = ["is_partial", "number_of", "numbered_name"]
+__all__ = ["MOST_NUMBER", "is_partial", "number_of", "numbered_name"]
+
+MOST_NUMBER = 10**18 - 1
+"""The highest that a name may have: ``number_of`` takes one of more digits for no number."""
 
 _NAME = re.compile(r"(\d{6,18})-step-\d+")
 _PARTIAL = re.compile(r"\.\d{6,18}-step-\d+\.[0-9a-f]{8}\.partial")
@@ -12,7 +15,8 @@ def numbered_name(number: int, *, step: int) -> str:
     """Return the name of a folder.
 
     Args:
-        number: Which of the job's saves it is, from 1 on; it goes on over restarts.
+        number: Which of the job's saves it is, from 1 to ``MOST_NUMBER``; it goes on over
+            restarts.
         step: After how many steps.
     """
     return f"{number:06d}-step-{step}"

@@ -2,8 +2,9 @@
 
 Each has a folder of its own, ``<number>-step-<step>``, which is complete or absent; numbers
 continue over restarts, so the newest is the one with the highest, and ``latest`` is a link to
-it. At an address one is complete with its manifest, and there is no link. Older ones than are
-kept are removed when a newer one is complete, but those that a kept one builds on.
+it. At an address one is complete with its manifest, and there is no link. A folder of such a
+name without a manifest is no checkpoint, wherever it is. Older ones than are kept are removed
+when a newer one is complete, but those that a kept one builds on.
 """
 
 import logging
@@ -11,6 +12,7 @@ import os
 import secrets
 import shutil
 from pathlib import Path
+from typing import NamedTuple
 
 from paramfleet.session.checkpoint.replaceable import check_makes_way, names_saved_in
 from paramfleet.session.checkpoint.whole_folders import (
@@ -25,7 +27,12 @@ from paramfleet_shared.checkpoint.manifest import (
     CheckpointWriteError,
     ManifestError,
 )
-from paramfleet_shared.checkpoint.numbering import is_partial, number_of, numbered_name
+from paramfleet_shared.checkpoint.numbering import (
+    MOST_NUMBER,
+    is_partial,
+    number_of,
+    numbered_name,
+)
 from paramfleet_shared.files.addresses import Address
 from paramfleet_shared.files.folders import FolderNameError
 
@@ -33,25 +40,45 @@ __all__ = ["begin_numbered", "clear_left", "end_numbered", "newest_in"]
 
 LATEST = "latest"
 
+_NEAR = 1000
+"""How far above the one before it the number of what has no manifest may be to count. At an
+address it may be being written; one that is farther off no save has chosen."""
+
 log = logging.getLogger(__name__)
+
+
+class _Numbered(NamedTuple):
+    """What has the name of a numbered checkpoint, and may be one."""
+
+    number: int
+    path: Path
 
 
 def begin_numbered(folder: Path, *, step: int) -> Path:
     """Return the absolute name of the next checkpoint in a folder.
+
+    Its number is above those of all checkpoints there, and of what else may become one.
 
     Args:
         folder: Has the checkpoints; it may be absent.
         step: After how many steps it is.
 
     Raises:
-        CheckpointWriteError: if an address can't be listed.
+        CheckpointWriteError: if an address can't be listed, or there is no such number.
     """
     folder = folder.absolute()
     try:
-        number = max(_numbered(folder), default=0) + 1
+        numbered = _numbered(folder)
+        number, newest = next(filter(_is_complete, reversed(numbered)), _Numbered(0, folder))
     except OSError as error:
         raise CheckpointWriteError(path=str(folder), reason=str(error)) from error
-    return folder / numbered_name(number, step=step)
+    for each in numbered:
+        if number < each.number <= number + _NEAR:
+            number = each.number
+    if number >= MOST_NUMBER:
+        reason = f"no number is left above its newest checkpoint's: move {newest} elsewhere"
+        raise CheckpointWriteError(path=str(folder), reason=f"{reason}, or remove it")
+    return folder / numbered_name(number + 1, step=step)
 
 
 def end_numbered(checkpoint: Path, *, keep: int) -> None:
@@ -84,17 +111,15 @@ def end_numbered(checkpoint: Path, *, keep: int) -> None:
 def _remove_old(folder: Path, keep: int) -> None:
     """Remove those that neither stay nor are built on; none if that can't be found out."""
     try:
-        numbered = _complete(folder)
-        needed = {
-            name for number in sorted(numbered)[-keep:] for name in folders_of(numbered[number])
-        }
+        complete = [each.path for each in filter(_is_complete, _numbered(folder))]
+        needed = {name for path in complete[-keep:] for name in folders_of(path)}
     except (ManifestError, OSError) as error:
         facts = {"folder": str(folder), "reason": str(error)}
         log.warning("worker.checkpoint_not_removed", extra=facts)
         return
-    for number in sorted(numbered)[:-keep]:
-        if numbered[number].name not in needed:
-            _remove(numbered[number])
+    for path in complete[:-keep]:
+        if path.name not in needed:
+            _remove(path)
 
 
 def newest_in(folder: Path) -> Path | None:
@@ -104,10 +129,10 @@ def newest_in(folder: Path) -> Path | None:
         ManifestError: if an address can't be listed.
     """
     try:
-        numbered = _complete(folder.absolute())
+        newest = next(filter(_is_complete, reversed(_numbered(folder.absolute()))), None)
     except OSError as error:
         raise ManifestError(path=str(folder), rule=f"can't be listed: {error}") from error
-    return numbered[max(numbered)] if numbered else None
+    return None if newest is None else newest.path
 
 
 def clear_left(folder: Path, *, owner: Owner | None = None, alone: bool = False) -> None:
@@ -123,8 +148,8 @@ def clear_left(folder: Path, *, owner: Owner | None = None, alone: bool = False)
         if owner is None:
             return
         try:
-            for path in _numbered(folder).values():
-                clear_own(path, owner)
+            for each in _numbered(folder):
+                clear_own(each.path, owner)
         except OSError as error:
             facts = {"folder": str(folder), "reason": str(error)}
             log.warning("worker.checkpoint_not_removed", extra=facts)
@@ -160,18 +185,28 @@ def _remove(folder: Path) -> None:
         log.warning("worker.checkpoint_not_removed", extra=facts)
 
 
-def _complete(folder: Path) -> dict[int, Path]:
-    """Return those of ``_numbered`` that are complete; raises as it does."""
-    numbered = _numbered(folder)
-    if not isinstance(folder, Address):
-        return numbered
-    return {number: each for number, each in numbered.items() if (each / MANIFEST).exists()}
+def _is_complete(numbered: _Numbered) -> bool:
+    """Return whether a folder has a manifest; so has a local one that can't be looked into.
+
+    Raises:
+        OSError: if an address can't be looked at.
+    """
+    manifest = numbered.path / MANIFEST
+    if isinstance(manifest, Address):
+        return manifest.exists()
+    try:
+        manifest.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:  # it may be a checkpoint: reading it says what is wrong
+        return True
+    return True
 
 
-def _numbered(folder: Path) -> dict[int, Path]:
-    """Return the checkpoints in a folder by their numbers; raises as ``_listed``."""
-    numbered = ((number_of(path.name), path) for path in _listed(folder))
-    return {number: path for number, path in numbered if number is not None}
+def _numbered(folder: Path) -> list[_Numbered]:
+    """Return what has a checkpoint's name in a folder, by number; raises as ``_listed``."""
+    found = ((number_of(path.name), path) for path in _listed(folder))
+    return sorted(_Numbered(number, path) for number, path in found if number is not None)
 
 
 def _listed(folder: Path) -> list[Path]:

@@ -215,6 +215,7 @@ def test_an_old_folder_that_only_looks_like_a_checkpoint_is_not_removed(
     mine = tmp_path / "000000-step-7"
     mine.mkdir()
     (mine / "thesis.tex").write_text("mine")
+    (mine / "manifest.json").write_text("{}")
     clock, session = FakeClock(), Session()
     session.init(RoleMaker(distributed=False))
     model = session.distributed_model(torch.nn.Sequential(fleet.nn.Embedding(9, 2, name="o")))
