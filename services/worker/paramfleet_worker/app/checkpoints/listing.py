@@ -26,6 +26,9 @@ __all__ = ["CheckpointFolderError", "files_of", "list_checkpoints", "list_one"]
 _UNFINISHED = re.compile(r"\.(.+)\.[0-9a-f]{8}\.partial")
 """What a save writes to before the checkpoint gets its name."""
 
+_FIRST = datetime.min.replace(tzinfo=UTC)
+_LAST = datetime.max.replace(tzinfo=UTC)
+
 
 class CheckpointFolderError(ContractError):
     """A folder of checkpoints is missing, or can't be read."""
@@ -126,12 +129,18 @@ def _may_be_one(folder: Path) -> bool:
 
 
 def _changed_at(path: Path) -> datetime:
-    """Return when a file or folder was changed last; the epoch if it is gone."""
+    """Return when a file or folder was changed last; the epoch if it is gone.
+
+    File systems have times of more years than ``datetime``: its next one stands for those.
+    """
     try:
         seconds = path.lstat().st_mtime
     except OSError:
         seconds = 0.0
-    return datetime.fromtimestamp(seconds, UTC)
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (OSError, OverflowError, ValueError):
+        return _FIRST if seconds < 0 else _LAST
 
 
 def _count(manifest: Manifest, name: str) -> int | None:

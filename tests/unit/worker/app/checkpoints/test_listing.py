@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -70,6 +72,26 @@ def test_a_manifest_without_a_time_has_that_of_its_file(write: Write) -> None:
 
     assert found.written_at == datetime.fromtimestamp(1000, UTC)
     assert found.whole
+
+
+@pytest.mark.parametrize(
+    ("seconds", "year"), [(10**14, 9999), (-(10**14), 1), (253_402_300_800, 9999)]
+)
+def test_what_was_changed_in_no_year_has_the_next_time_that_there_is(
+    write: Write, seconds: int, year: int
+) -> None:
+    with TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
+        one = Path(shutil.copytree(write("one"), Path(folder, "one")))
+        path = one / "manifest.json"
+        path.write_text("{")
+        os.utime(path, (seconds, seconds))
+        if path.stat().st_mtime != seconds:
+            pytest.skip("no file system here keeps such a time")
+
+        (found,) = list_checkpoints(Path(folder))
+
+    assert found.written_at.year == year
+    assert found.written_at.tzinfo is UTC
 
 
 @pytest.mark.parametrize(
