@@ -5,17 +5,22 @@ could lead out of the folder, too.
 """
 
 import os
+import secrets
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
+from typing import IO
 
 from paramfleet_shared.files.addresses import Address
 
-__all__ = ["CREATE", "open_regular", "read_regular", "write_regular"]
+__all__ = ["CREATE", "open_regular", "read_regular", "replaced", "write_regular"]
 
 CREATE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 """A link of a file's name is never written through."""
 
+_NEW = CREATE | os.O_EXCL
 _OPEN = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0)
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 
@@ -66,3 +71,28 @@ def write_regular(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[IO[bytes]]:
+    """Open a new file for writing, on the disk and of this name when the block has ended.
+
+    Until then it has another name, which nobody can know before: what others put into the
+    folder is never written to. If the block raises, what had the name still has it.
+
+    Args:
+        path: The name, of a local file; what has it is replaced, a link too.
+
+    Raises:
+        OSError: if the system refuses.
+    """
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
+    with os.fdopen(os.open(draft, _NEW, 0o666), "wb") as file:
+        try:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            draft.replace(path)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise

@@ -32,6 +32,7 @@ __all__ = [
     "map_proven",
     "map_tensors",
     "proven_pieces",
+    "put_tensors",
     "read_tensors",
     "write_tensors",
 ]
@@ -79,15 +80,26 @@ def write_tensors(
     Raises:
         OSError: if the system refuses.
     """
+    with created(path) as file:
+        return put_tensors(file, tensors, metadata)
+
+
+def put_tensors(
+    file: IO[bytes], tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]
+) -> Written:
+    """Write what ``write_tensors`` does into a file that is open, and empty.
+
+    Raises:
+        OSError: if the system refuses.
+    """
     arrays = {name: np.asarray(array, order="C") for name, array in tensors.items()}
     # As the library has them: the widest first, so that each starts at a multiple of its size.
     names = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))
     digest, num_bytes = hashlib.sha256(), 0
-    with created(path) as file:
-        for piece in chain([_header(arrays, names, metadata)], _pieces(arrays, names)):
-            file.write(piece)
-            digest.update(piece)
-            num_bytes += len(piece)
+    for piece in chain([_header(arrays, names, metadata)], _pieces(arrays, names)):
+        file.write(piece)
+        digest.update(piece)
+        num_bytes += len(piece)
     return Written(num_bytes, digest.hexdigest())
 
 

@@ -3,7 +3,8 @@
 Shape legend: n = rows, D = row width.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -14,7 +15,8 @@ from paramfleet_shared.checkpoint.manifest import MANIFEST, CheckpointWriteError
 from paramfleet_shared.checkpoint.saved_rows import load_rows
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.files.documents import read_content, read_document
-from paramfleet_shared.files.tensorfile import write_tensors
+from paramfleet_shared.files.regular_files import replaced
+from paramfleet_shared.files.tensorfile import put_tensors
 from paramfleet_worker.config import ExportFormat
 
 __all__ = ["ExportFormatError", "Exported", "UnknownSuffixError", "WordsError", "export_table"]
@@ -129,13 +131,14 @@ def export_table(
         output.parent.mkdir(parents=True, exist_ok=True)
         if kind == "safetensors":
             tensors: dict[str, NDArray[Any]] = {"ids": whole.ids, "rows": whole.rows}
-            _replace(output, lambda path: write_tensors(path, tensors, {"table": table}))
+            with replaced(output) as file:
+                put_tensors(file, tensors, {"table": table})
         elif kind == "npy":
             files += (output.with_suffix(".ids.npy"),)
-            _replace(files[-1], lambda path: _save_array(path, whole.ids))
-            _replace(output, lambda path: _save_array(path, whole.rows))
+            _save_array(files[-1], whole.ids)
+            _save_array(output, whole.rows)
         else:
-            _replace(output, lambda path: _save_text(path, names, whole.rows))
+            _save_text(output, names, whole.rows)
     except OSError as error:
         raise CheckpointWriteError(path=str(output), reason=str(error)) from error
     return Exported(len(whole.ids), files)
@@ -174,25 +177,17 @@ def _names(ids: NDArray[np.int64], words: Path | None) -> Iterator[str]:
     return (known[each].partition(" ")[0] for each in ids.tolist())
 
 
-def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file under another name, and give it its own when it is whole."""
-    temporary = path.with_name(f".{path.name}.partial")
-    try:
-        write(temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 def _save_array(path: Path, array: NDArray[np.generic]) -> None:
-    with path.open("wb") as file:
+    with replaced(path) as file:
         np.save(file, array, allow_pickle=False)
 
 
 def _save_text(path: Path, names: Iterator[str], rows: NDArray[np.float32]) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        file.write(f"{rows.shape[0]} {rows.shape[1]}\n")
-        _write_lines(file, names, rows)
+    with replaced(path) as file:
+        text = TextIOWrapper(file, encoding="utf-8", newline="\n")
+        text.write(f"{rows.shape[0]} {rows.shape[1]}\n")
+        _write_lines(text, names, rows)
+        text.detach()  # has written all, and leaves the file open
 
 
 def _write_lines(file: IO[str], names: Iterator[str], rows: NDArray[np.float32]) -> None:

@@ -89,6 +89,34 @@ def test_modes_of_files_follow_the_umask(
     assert set(written) == {0o640}
 
 
+@pytest.mark.parametrize("name", ["u.npy", "u.ids.npy", "u.safetensors", "u.txt"])
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_nothing_that_somebody_put_beside_the_file_is_written_through(
+    checkpoint: Path, tmp_path: Path, name: str, kind: str
+) -> None:
+    victim, folder = tmp_path / "victim", tmp_path / "new"
+    victim.write_text("precious")
+    folder.mkdir()
+    planted = folder / f".{name}.partial"
+    reader = None
+    if kind == "link":
+        planted.symlink_to(victim)
+    else:
+        os.mkfifo(planted)
+        reader = os.open(planted, os.O_RDONLY | os.O_NONBLOCK)  # else opening it would wait
+
+    done = export_table(checkpoint, table="words", output=folder / name.replace(".ids", ""))
+
+    assert victim.read_text() == "precious"
+    assert planted.is_symlink() or planted.is_fifo()
+    assert {path.name for path in folder.iterdir()} == {
+        planted.name, *(path.name for path in done.files),
+    }  # fmt: skip
+    assert all(path.is_file() and not path.is_symlink() for path in done.files)
+    if reader is not None:
+        os.close(reader)
+
+
 def read_text(
     path: Path,
 ) -> tuple[list[str], np.ndarray[tuple[int, int], np.dtype[np.float32]]]:
