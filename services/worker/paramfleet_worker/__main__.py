@@ -25,7 +25,7 @@ from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.telemetry.logs_and_metrics import setup_logging
 from paramfleet_worker.app.commands.checkpoints import checkpoint, export
 from paramfleet_worker.app.commands.operating import COMMANDS
-from paramfleet_worker.app.commands.outcomes import exit_code_of
+from paramfleet_worker.app.commands.outcomes import check_working_folder, exit_code_of
 from paramfleet_worker.app.launch.launcher import Launcher
 from paramfleet_worker.app.launch.naming import with_name
 from paramfleet_worker.app.launch.planning import plan_launch
@@ -71,6 +71,7 @@ def _launch(
     environment = read_environment()
 
     def run() -> int:
+        check_working_folder()
         file = environment.get("PARAMFLEET_CONFIG")
         resolved = resolve(
             LaunchSettings,

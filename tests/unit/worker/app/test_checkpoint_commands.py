@@ -1,6 +1,8 @@
 """``paramfleet checkpoint``: a group whose options alone still write a checkpoint."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ from paramfleet_shared.checkpoint.manifest import (
     write_manifest,
     write_part,
 )
+from paramfleet_shared.system.processes.keeping import tied
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_worker.__main__ import main
 
@@ -175,3 +178,32 @@ def test_a_launch_names_a_folder_that_does_not_exist(tmp_path: Path) -> None:
 
     assert found.exit_code == 2
     assert "no: No such file or directory" in found.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["checkpoint", "list", "."],
+        ["checkpoint", "verify", "."],
+        ["checkpoint", "diff", "a", "b"],
+        ["checkpoint", "compact", "a"],
+        ["export", ".", "--table", "words", "--output", "rows.npy"],
+        ["launch", __file__],
+    ],
+    ids=lambda words: "-".join(words[:2]),
+)
+def test_a_working_folder_that_was_removed_is_named(tmp_path: Path, words: list[str]) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    code = (
+        "import os, sys; os.rmdir(os.getcwd()); from paramfleet_worker.__main__ import main; "
+        "sys.argv[0] = 'paramfleet'; main()"
+    )
+
+    command = tied([sys.executable, "-c", code, *words])
+    ended = subprocess.run(command, cwd=gone, capture_output=True, text=True, check=False)
+
+    assert ended.returncode == 2
+    assert "Error: the working folder was removed: change to one that is there" in ended.stderr
+    assert "Traceback" not in ended.stderr

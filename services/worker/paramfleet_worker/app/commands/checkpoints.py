@@ -14,7 +14,11 @@ from paramfleet_shared.settings.cli import BoundedGroup, echo
 from paramfleet_shared.values.texts import printable
 from paramfleet_worker.app.commands.loading import LOAD_CHECKPOINT
 from paramfleet_worker.app.commands.operating import WRITE_CHECKPOINT
-from paramfleet_worker.app.commands.outcomes import exit_code_of
+from paramfleet_worker.app.commands.outcomes import (
+    WorkingFolderError,
+    check_working_folder,
+    exit_code_of,
+)
 from paramfleet_worker.config import ExportFormat
 from paramfleet_worker.core.board import rows_of
 
@@ -33,7 +37,11 @@ class _Folder(click.ParamType[Path]):
 
     @override
     def convert(self, value: Any, param: Any, ctx: Any) -> Path:
-        del param, ctx
+        del param
+        try:
+            check_working_folder()
+        except WorkingFolderError as error:
+            raise click.UsageError(str(error), ctx) from error
         return place_of(value)
 
 

@@ -1,13 +1,33 @@
 """How a command ends: its exit code, and an error as one line."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import click
 
 from paramfleet_shared.errors import ContractError, FleetError
 from paramfleet_shared.settings.cli import echo
 
-__all__ = ["exit_code_of"]
+__all__ = ["WorkingFolderError", "check_working_folder", "exit_code_of"]
+
+
+class WorkingFolderError(ContractError):
+    """The folder in which a command was started is not there any more."""
+
+    code = "contract.working_folder"
+    sentence = "the working folder was removed: change to one that is there, and try again"
+
+
+def check_working_folder() -> None:
+    """Pass if there is a working folder; without one the libraries can't be imported.
+
+    Raises:
+        WorkingFolderError: if it was removed.
+    """
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise WorkingFolderError from None
 
 
 def exit_code_of(name: str, run: Callable[[], int], *, failed: int = 1) -> int:
