@@ -116,7 +116,14 @@ def read_tensors(path: Path, *, num_bytes: int, sha256: str) -> TensorFile:
         if num_bytes > free:  # what Linux hands out without having it ends the process
             problem = f"its {num_bytes:,} bytes don't fit into the {free:,} that are free"
             raise ValueError(problem)
-        content = np.empty(num_bytes, np.uint8)
+        try:
+            content = np.empty(num_bytes, np.uint8)
+        except MemoryError as error:
+            problem = (
+                f"the system gives no memory for its {num_bytes:,} bytes: raise the limit of "
+                "this process (ulimit -v)"
+            )
+            raise ValueError(problem) from error
         view, digest, position = content.data, hashlib.sha256(), 0
         while count := file.readinto(view[position : position + PIECE_BYTES]):
             digest.update(view[position : position + count])

@@ -2,6 +2,9 @@
 
 import hashlib
 import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -112,3 +115,28 @@ def test_a_file_larger_than_the_free_memory_is_refused_before_any_is_taken(
 
     with pytest.raises(ValueError, match=r"its 4,398,046,511,104 bytes don't fit into the"):
         read_tensors(path, num_bytes=num_bytes, sha256="0" * 64)
+
+
+def test_a_file_that_the_process_may_have_no_memory_for_is_refused(tmp_path: Path) -> None:
+    path, num_bytes = tmp_path / "file", 1 << 30
+    path.touch()
+    os.truncate(path, num_bytes)
+
+    with (
+        memory_of_at_most(num_bytes // 2),
+        pytest.raises(ValueError, match=r"no memory for its 1,073,741,824 bytes.*ulimit -v"),
+    ):
+        read_tensors(path, num_bytes=num_bytes, sha256="0" * 64)
+
+
+@contextmanager
+def memory_of_at_most(more_bytes: int) -> Iterator[None]:
+    """Let the system refuse to give this process more memory than so much."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    former = resource.getrlimit(resource.RLIMIT_AS)
+    most = pages * resource.getpagesize() + more_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (most, former[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, former)

@@ -207,3 +207,26 @@ def test_a_working_folder_that_was_removed_is_named(tmp_path: Path, words: list[
     assert ended.returncode == 2
     assert "Error: the working folder was removed: change to one that is there" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.slow
+def test_a_command_that_gets_no_memory_says_so_in_one_line(tmp_path: Path) -> None:
+    kept = written(tmp_path / "kept", 1.0, 2.0)
+    words = ["export", str(kept), "--table", "words", "--output", str(tmp_path / "rows.npy")]
+    code = (
+        "import pathlib, resource\n"
+        "import paramfleet_worker.app.exporting\n"
+        "from paramfleet_worker.__main__ import main\n"
+        "pages = int(pathlib.Path('/proc/self/statm').read_text().split()[0])\n"
+        "most = pages * resource.getpagesize() + 8_000_000  # less than reads a manifest\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (most, most))\n"
+        "main()"
+    )
+
+    command = tied([sys.executable, "-c", code, *words])
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("paramfleet export: the system gives it no more memory")
+    assert len(ended.stderr.splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]

@@ -10,6 +10,8 @@ from paramfleet_shared.settings.cli import echo
 
 __all__ = ["WorkingFolderError", "check_working_folder", "exit_code_of"]
 
+_MORE_MEMORY = "raise its limit (ulimit -v, the container's), or use a machine that has more"
+
 
 class WorkingFolderError(ContractError):
     """The folder in which a command was started is not there any more."""
@@ -42,4 +44,8 @@ def exit_code_of(name: str, run: Callable[[], int], *, failed: int = 1) -> int:
         raise click.UsageError(str(error)) from error
     except (FleetError, OSError) as error:
         echo(f"paramfleet {name}: {error}", err=True)
+        return failed
+    except MemoryError as error:
+        said = f"paramfleet {name}: the system gives it no more memory: {_MORE_MEMORY}"
+        echo(f"{said} ({error})" if str(error) else said, err=True)
         return failed
