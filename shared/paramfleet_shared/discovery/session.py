@@ -403,6 +403,8 @@ class JobSession:
         except FleetError as error:
             log.warning("job.left_silently", extra={"reason": str(error)})
         finally:
+            own = self.member
+            hurting.leave(own.role, own.index, own.incarnation)
             await self._channel.close()
             await self._store.close()
 

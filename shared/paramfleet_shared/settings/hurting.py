@@ -1,8 +1,9 @@
 """Carries out in this process what ``paramfleet chaos`` asks for.
 
 Only a process whose setting ``chaos`` is on can be hurt: it calls ``allow`` when it has joined.
-An order is for one incarnation and carried out once, so a process that is started again isn't
-hurt by what was meant for its former one.
+One that hosts planned groups has several places, its own and one for each group, and is hurt by
+what is for any of them. An order is for one incarnation and carried out once, so a process that
+is started again isn't hurt by what was meant for its former one.
 """
 
 import logging
@@ -18,7 +19,7 @@ from paramfleet_shared.settings.failpoints import MARK, be_full, call_at
 from paramfleet_shared.settings.hurts import Broken, Hurt, NetworkHurts
 from paramfleet_shared.system.clock import Clock, SystemClock
 
-__all__ = ["allow", "broken", "forbid", "hurt_other", "take"]
+__all__ = ["allow", "broken", "forbid", "hurt_other", "leave", "take"]
 
 log = logging.getLogger(__name__)
 
@@ -30,13 +31,11 @@ _PAUSING = Path(__file__).parents[1] / "system" / "processes" / "pausing.py"
 class _Process:
     """What this process is, and how it is hurt."""
 
-    def __init__(self, role: str, index: int, incarnation: int, clock: Clock) -> None:
-        self.role = role
-        self.index = index
-        self.incarnation = incarnation
+    def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.network = NetworkHurts()
-        self.newest = 0
+        self.places: dict[tuple[str, int, int], int] = {}
+        """The newest order that each of its places has received; 0 for none."""
 
 
 _process: _Process | None = None
@@ -44,17 +43,25 @@ _pauses: "list[subprocess.Popen[bytes]]" = []
 
 
 def allow(role: str, index: int, incarnation: int, clock: Clock) -> None:
-    """Let operators hurt this process from now on.
+    """Let operators hurt this process from now on, by a place that it has in the job.
 
     Args:
-        role: Of this process.
-        index: Of this process.
-        incarnation: Of this process.
-        clock: By whose time hurts last.
+        role: Of the place.
+        index: Of the place.
+        incarnation: Of the place.
+        clock: By whose time hurts last; the first place's is that of the process.
     """
     global _process  # noqa: PLW0603 -- of this process, as failpoints are
-    _process = _Process(role, index, incarnation, clock)
+    if _process is None:
+        _process = _Process(clock)
+    _process.places.setdefault((role, index, incarnation), 0)
     log.warning("chaos.allowed")
+
+
+def leave(role: str, index: int, incarnation: int) -> None:
+    """Receive nothing more for a place, which this process needn't have; what lasts goes on."""
+    if _process is not None:
+        _process.places.pop((role, index, incarnation), None)
 
 
 def forbid() -> None:
@@ -72,8 +79,9 @@ def take(hurts: Iterable[Hurt]) -> None:
         return
     for hurt in hurts:
         place = (hurt.role, hurt.index, hurt.incarnation)
-        if hurt.number > own.newest and place == (own.role, own.index, own.incarnation):
-            own.newest = hurt.number
+        newest = own.places.get(place)
+        if newest is not None and hurt.number > newest:
+            own.places[place] = hurt.number
             _begin(own, hurt)
 
 
@@ -128,7 +136,7 @@ def _do(own: _Process, hurt: Hurt) -> None:
     else:
         now = SystemClock().monotonic()
         where = hurt.point or "now"
-        line = f"\n{MARK} {own.role}-{own.index} chaos {where} {hurt.action} {now:.6f}\n"
+        line = f"\n{MARK} {hurt.role}-{hurt.index} chaos {where} {hurt.action} {now:.6f}\n"
         if hurt.action in {"stop", "slow"}:
             _start_pausing(pid, hurt)
         os.write(2, line.encode())  # at once: there is no later

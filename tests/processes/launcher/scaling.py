@@ -120,6 +120,11 @@ class Scaled:
         body = {"pservers": pservers}
         return dict(await self._ask(lambda operator: operator.post("scale", body)))
 
+    async def hurt(self, action: str, target: str) -> dict[str, Any]:
+        """Hurt a process, as ``paramfleet chaos`` does."""
+        body = {"action": action, "target": target}
+        return dict(await self._ask(lambda operator: operator.post("chaos", body)))
+
     async def until(self, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """Return the plan once it is as asked."""
         while True:

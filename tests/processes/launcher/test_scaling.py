@@ -82,6 +82,29 @@ async def test_a_process_comes_back_to_its_groups_from_the_disk(tmp_path: Path) 
     assert checked.problems == []
 
 
+async def test_the_process_that_has_a_group_is_hurt_by_what_is_for_it(tmp_path: Path) -> None:
+    options = ("--server_num=2:4", "--chaos", f"--data-dir={tmp_path / 'data'}")
+    job = Scaled(plan_of("async", steps=600), tmp_path, *options)
+
+    async def act(job: Scaled) -> None:
+        await job.reached(20)
+        await job.scale(1)
+        plan = await job.until(balanced(1))  # its own groups came first
+        before = [each["term"] for each in plan["groups"]]
+        hurt = await job.hurt("kill", "pserver:0")
+        assert hurt["incarnation"] == before[0]
+        await job.until(
+            lambda plan: all(
+                each["term"] > term for each, term in zip(plan["groups"], before, strict=True)
+            )
+        )
+        await job.reached(job.step + 5)
+
+    checked = job.check(await job.run(act))
+    assert checked.problems == []
+    assert any("pserver 0 was killed by SIGKILL" in line for line in job.lines)
+
+
 async def test_a_process_that_is_asked_to_end_hands_its_groups_over(tmp_path: Path) -> None:
     job = Scaled(plan_of("async", steps=600), tmp_path, "--server_num=2:4")
 

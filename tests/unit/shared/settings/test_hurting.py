@@ -74,6 +74,35 @@ async def test_an_order_is_carried_out_once(clock: FakeClock) -> None:
     assert (broken.drop, broken.duplicate) == (0.0, 1.0)
 
 
+def test_a_process_is_hurt_in_each_of_its_places() -> None:
+    clock = FakeClock()
+    hurting.allow("process", 0, 1, clock)
+    hurting.allow("pserver", 0, 1, clock)
+    hurting.allow("pserver", 1, 2, clock)  # a group that came last
+    first = Hurt(number=1, action="drop", role="pserver", index=0, incarnation=1, for_s=5.0)
+    hurting.take([replace(first, number=2, action="duplicate", index=1, incarnation=2)])
+    hurting.take([first])
+
+    broken = hurting.broken("registry", clock.monotonic())
+
+    assert broken is not None
+    assert (broken.drop, broken.duplicate) == (1.0, 1.0)
+
+
+def test_what_is_for_a_place_that_was_left_is_left_alone() -> None:
+    clock = FakeClock()
+    hurting.allow("pserver", 0, 1, clock)
+    hurting.allow("pserver", 1, 1, clock)
+    hurting.leave("pserver", 1, 1)
+    hurting.leave("pserver", 1, 1)
+    order = Hurt(number=1, action="drop", role="pserver", index=1, incarnation=1, for_s=5.0)
+    hurting.take([order])
+    assert hurting.broken("registry", clock.monotonic()) is None
+
+    hurting.take([replace(order, number=2, index=0)])
+    assert hurting.broken("registry", clock.monotonic()) is not None
+
+
 async def test_it_waits_for_its_point(clock: FakeClock) -> None:
     hurting.take([drop(point="after_answer", nth=2)])
     failpoint("after_answer")
