@@ -9,8 +9,9 @@ Stop, in this order: requests that wait are answered with the job's failure, if 
 one; the data plane drains and closes; the member leaves the job; the admin address
 closes; the owner threads end.
 
-The end comes when the job has finished, when it failed, or with SIGTERM, which ends the
-job, because no job can go on without a part of its tables.
+The end comes when the job has finished, also if that was before this process came, when it
+failed, or with SIGTERM, which ends the job, because no job can go on without a part of its
+tables.
 """
 
 import asyncio
@@ -34,6 +35,7 @@ from paramfleet_pserver.hosting.group import GroupParts, HostedGroup
 from paramfleet_pserver.hosting.host import Host
 from paramfleet_pserver.hosting.measuring import Measures
 from paramfleet_pserver.tables.owners import Owners
+from paramfleet_shared.discovery.errors import JobFinishedError
 from paramfleet_shared.errors import FleetError
 from paramfleet_shared.files.kept_arguments import keep_arguments
 from paramfleet_shared.net.access import gate_of
@@ -182,6 +184,8 @@ class PServer:
             if not self._is_stopping:
                 raise
             task.uncancel()
+        except JobFinishedError as error:  # it was started again a moment too late
+            log.info("pserver.not_needed", extra={"reason": str(error)})
         log.info("pserver.stopped")
         if self._host is not None and self._is_stopping and not self._host.has_drained:
             raise SystemExit(TERMINATED)

@@ -1,14 +1,19 @@
 """How a process becomes a member: Redis, then the coordinator, then a place in the job."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from paramfleet_shared.discovery.errors import NoCoordinatorError, NoRedisError
+from paramfleet_shared.discovery.errors import (
+    JobFinishedError,
+    NoCoordinatorError,
+    NoRedisError,
+)
 from paramfleet_shared.discovery.records import PROCESS, JobSizes, Member
 from paramfleet_shared.discovery.redis.store import RedisStore, outlast, store_of
 from paramfleet_shared.discovery.registry import Registry
@@ -95,7 +100,8 @@ async def enter(  # noqa: PLR0913 (all but the first by keyword)
 ) -> Entry:
     """Get a place in the job: from Redis to the coordinator's answer.
 
-    Args and errors are those of ``JobSession.join``.
+    Args and errors are those of ``JobSession.join``. Only a process that is no member yet looks
+    whether its launch's job has finished: to one that asks for a group a heartbeat says it.
 
     Cancellation: a place that it got meanwhile is given back, within some seconds; a job that
     counts on it fails with this member as the cause, or waits for a durable pserver to return.
@@ -108,11 +114,18 @@ async def enter(  # noqa: PLR0913 (all but the first by keyword)
     registry = Registry(store, job=settings.job)
     channel: Channel | None = None
     tasks = TaskSet()
+    ended = None if process else partial(_raise_if_finished, registry, settings.launch, role)
     try:
         await outlast(registry.ping, clock=clock, patience_s=settings.join_timeout_s)
         left_s = deadline - clock.monotonic()
         channel = await coordinator_channel(
-            registry, settings, role=role, clock=clock, timeout_s=left_s, tracing=tracing
+            registry,
+            settings,
+            role=role,
+            clock=clock,
+            timeout_s=left_s,
+            tracing=tracing,
+            ended=ended,
         )
         asking = tasks.start(
             ask_to_join(
@@ -132,6 +145,7 @@ async def enter(  # noqa: PLR0913 (all but the first by keyword)
                 succeeds=succeeds,
                 clock=clock,
                 timeout_s=deadline - clock.monotonic(),
+                ended=ended,
             ),
             name="ask to join",
         )
@@ -150,12 +164,26 @@ async def enter(  # noqa: PLR0913 (all but the first by keyword)
 
 
 async def find_coordinator(
-    registry: Registry, *, job: str, clock: Clock, timeout_s: float, launch: str = ""
+    registry: Registry,
+    *,
+    job: str,
+    clock: Clock,
+    timeout_s: float,
+    launch: str = "",
+    ended: Callable[[], Awaitable[None]] | None = None,
 ) -> str:
     """Return the rpc address of the job's coordinator, when there is one.
 
     The coordinator of another launch than the own isn't asked: either it has died, and its
     lease is about to end, or the own coordinator is refused in a moment.
+
+    Args:
+        registry: Where it announces itself.
+        job: The job's name.
+        clock: For the deadline.
+        timeout_s: Seconds to go on looking.
+        launch: The own one; empty for none.
+        ended: Called as long as there is none; raises if there will be none.
 
     Raises:
         NoCoordinatorError: if none announced itself in ``timeout_s``.
@@ -172,13 +200,15 @@ async def find_coordinator(
             coordinator = None
         if coordinator is not None:
             return coordinator.endpoint
+        if ended is not None:
+            await ended()
         waited_s = clock.monotonic() - started
         if waited_s >= timeout_s:
             raise NoCoordinatorError(job=job, waited_s=waited_s, reason=reason)
         await clock.sleep(_POLL_S)
 
 
-async def coordinator_channel(
+async def coordinator_channel(  # noqa: PLR0913 (all but two by keyword)
     registry: Registry,
     settings: JobSettings,
     *,
@@ -186,8 +216,18 @@ async def coordinator_channel(
     clock: Clock,
     timeout_s: float,
     tracing: Tracing | None = None,
+    ended: Callable[[], Awaitable[None]] | None = None,
 ) -> Channel:
     """Return a channel to the job's coordinator, wherever it is then, when there is one.
+
+    Args:
+        registry: Where it announces itself.
+        settings: The job's.
+        role: Of this process.
+        clock: For deadlines.
+        timeout_s: Seconds to go on looking.
+        tracing: Make a span of each call; None makes none.
+        ended: As of ``find_coordinator``.
 
     Raises:
         NoCoordinatorError: if none announced itself in ``timeout_s``.
@@ -196,9 +236,15 @@ async def coordinator_channel(
     """
     account = "pserver" if role == PROCESS else role
     tls, secret = tls_of(settings, account), secret_of(settings)
-    named = {"job": settings.job, "launch": settings.launch}
-    locate = partial(find_coordinator, registry, **named, clock=clock, timeout_s=0.0)
-    endpoint = await locate(timeout_s=timeout_s)
+    locate = partial(
+        find_coordinator,
+        registry,
+        job=settings.job,
+        launch=settings.launch,
+        clock=clock,
+        timeout_s=0.0,
+    )
+    endpoint = await locate(timeout_s=timeout_s, ended=ended)
     own = tls and tls.expects("coordinator")
     return open_channel(
         endpoint,
@@ -221,6 +267,7 @@ async def ask_to_join(  # noqa: PLR0913 (all but two by keyword)
     clock: Clock,
     timeout_s: float,
     succeeds: int = 0,
+    ended: Callable[[], Awaitable[None]] | None = None,
 ) -> Admission:
     """Ask the coordinator for a place until it answers; a repeated request gets the same one.
 
@@ -232,6 +279,7 @@ async def ask_to_join(  # noqa: PLR0913 (all but two by keyword)
         clock: For the deadline.
         timeout_s: Seconds to go on asking.
         succeeds: Of a planned group: the term that its new owner goes on from; 0 begins it.
+        ended: Called when a request has failed; raises if nobody will answer.
 
     Raises:
         NoCoordinatorError: if no coordinator answered in time.
@@ -265,6 +313,8 @@ async def ask_to_join(  # noqa: PLR0913 (all but two by keyword)
                 "join", Message(fields=fields), timeout_s=max(0.5, min(_CALL_TIMEOUT_S, left_s))
             )
         except (UnavailableError, OutcomeUnknownError) as error:
+            if ended is not None:
+                await ended()
             waited_s = clock.monotonic() - started
             if waited_s >= timeout_s:
                 raise NoCoordinatorError(
@@ -301,6 +351,19 @@ def newcomer(  # noqa: PLR0913 (all but the first by keyword)
         holds_run=holds_run,
         process=process,
     )
+
+
+async def _raise_if_finished(registry: Registry, launch: str, role: str) -> None:
+    """Tell a process of a launch that its job needs no more processes.
+
+    A process that was started by hand may be meant for the next run.
+
+    Raises:
+        JobFinishedError: if it has finished.
+    """
+    with contextlib.suppress(NoRedisError):
+        if launch and await registry.has_finished(launch):
+            raise JobFinishedError(role=role)
 
 
 async def _withdraw(registry: Registry, asking: asyncio.Future[Admission]) -> None:

@@ -98,6 +98,16 @@ class Registry:
         """Return the decisions about a run."""
         return await read_record(self._store, self._keys, epoch)
 
+    async def has_finished(self, launch: str) -> bool:
+        """Return whether the latest run is of a launch, and has finished well.
+
+        Raises:
+            NoRedisError: if Redis doesn't answer.
+        """
+        epoch = int(await self._store.command("GET", self._keys.of_job("epoch")) or 0)
+        record = await self.read_job(epoch) if epoch else None
+        return record is not None and (record.launch, record.state) == (launch, "finished")
+
     async def read_members(self, epoch: int) -> list[Member]:
         """Return the members of a run, in no order."""
         key = self._keys.of_run(epoch)[4]

@@ -13,6 +13,7 @@ from paramfleet_shared.discovery.errors import (
     EpochEndedError,
     FencedError,
     IndexTakenError,
+    JobFinishedError,
     JobFullError,
     JobSizeError,
     NoCoordinatorError,
@@ -20,9 +21,10 @@ from paramfleet_shared.discovery.errors import (
     PlacementTimeoutError,
     WorkersOnlyError,
 )
+from paramfleet_shared.discovery.job_registry import JobRegistry
 from paramfleet_shared.discovery.redis.scripts import Keys
 from paramfleet_shared.discovery.redis.store import RedisStore
-from paramfleet_shared.discovery.registry import Registry
+from paramfleet_shared.discovery.registry import CoordinatorRecord, Registry
 from paramfleet_shared.errors import JobFailedError
 from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.testing.patience import LATE_S
@@ -398,6 +400,60 @@ async def test_without_a_coordinator_the_error_says_so_in_time(
     async with stage(redis_url, job_name) as job:
         with pytest.raises(NoCoordinatorError, match="paramfleet coordinator"):
             await job.join("worker", 0, join_timeout_s=0.3)
+
+
+async def _finished_job(job: Any) -> None:
+    """Run a job of launch ``own`` to its good end, and that of its coordinator."""
+    job.common["launch"] = "own"
+    coordinator = job.coordinator()
+    workers, pservers = await job.crew(workers=1, pservers=1)
+    await workers[0].session.wait_placement()
+    await workers[0].session.mark_done()
+    for part in (*workers, *pservers):
+        assert await part.ends_with() is None
+        await part.session.leave()
+    assert await coordinator == 0
+
+
+@pytest.mark.parametrize("role", ["pserver", "process", "worker"])
+async def test_a_process_that_comes_after_the_end_is_told_that_its_job_has_finished(
+    stage: Any, redis_url: str, job_name: str, role: str
+) -> None:
+    async with stage(redis_url, job_name) as job:
+        await _finished_job(job)
+
+        with pytest.raises(JobFinishedError, match=f"has finished, and takes no {role}"):
+            await job.join(role, 0, join_timeout_s=LATE_S)
+
+
+async def test_it_is_told_so_when_the_coordinator_has_ended_while_it_asked(
+    stage: Any, redis_url: str, job_name: str
+) -> None:
+    async with stage(redis_url, job_name) as job:
+        await _finished_job(job)
+        store = RedisStore(redis_url, clock=SystemClock(), timeout_s=2.0)
+        record = CoordinatorRecord(
+            endpoint="127.0.0.1:1", admin="", host="here", pid=1, launch="own"
+        )
+        left = JobRegistry(store, job=job_name, record=record, lease_ttl_s=600.0)
+        try:
+            assert await left.try_claim() is None
+
+            with pytest.raises(JobFinishedError):
+                await job.join("process", 0, join_timeout_s=LATE_S)
+        finally:
+            await store.close()
+
+
+@pytest.mark.parametrize("launch", ["", "another"])
+async def test_the_end_of_another_launch_is_no_news(
+    stage: Any, redis_url: str, job_name: str, launch: str
+) -> None:
+    async with stage(redis_url, job_name) as job:
+        await _finished_job(job)
+
+        with pytest.raises(NoCoordinatorError):
+            await job.join("process", 0, join_timeout_s=0.3, launch=launch)
 
 
 async def _error_of(work: Any) -> BaseException | None:

@@ -181,6 +181,26 @@ async def test_it_serves_its_shards_until_the_job_has_finished(job: Job) -> None
     assert await coordinator == 0
 
 
+@pytest.mark.parametrize("hosting", ["fixed", "planned"])
+async def test_it_ends_well_if_its_launch_has_finished_before_it_came(
+    job: Job, tmp_path: Path, hosting: str
+) -> None:
+    job.common["launch"] = "own"
+    keeps = {"hosting": hosting, "durability": "async", "data_dir": str(tmp_path / "data")}
+    coordinator = job.coordinator(server_processes=1 if hosting == "planned" else 0)
+    _, ended = job.pserver(index=0, **keeps)
+    session, _ = await job.worker()
+    await session.wait_placement()
+    await session.mark_done()
+    await session.leave()
+    assert await ended is None
+    assert await coordinator == 0
+
+    _, ended = job.pserver(index=0, **keeps)
+
+    assert await ended is None
+
+
 async def test_a_job_runs_on_addresses_of_ipv6(job: Job) -> None:
     _, ended = job.pserver(host="::1")
     coordinator = job.coordinator(host="::1")

@@ -2,11 +2,13 @@
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.processes.launcher.scaling import Scaled, balanced, plan_of
+from tests.processes.launcher.test_returning import pid_of
 
 from paramfleet_worker.app.operating import AdminRefusedError
 from paramfleet_worker.app.verify.plan import MODES, Mode
@@ -119,3 +121,44 @@ async def test_a_process_that_is_asked_to_end_hands_its_groups_over(tmp_path: Pa
     checked = job.check(await job.run(act))
     assert checked.problems == []
     assert not any("pserver 1 exited" in line for line in job.lines)
+
+
+COMES_LATE = """
+    from pathlib import Path
+
+    if role == "worker":
+
+        async def train(session):
+            while await asyncio.to_thread(os.path.exists, "wait"):
+                await asyncio.sleep(0.05)
+
+        take_part(train)
+    else:
+        from paramfleet_pserver.app import run
+        from paramfleet_shared.settings.failpoints import LIFE
+
+        say("comes")
+        pause = threading.Event()
+        while os.environ[LIFE] == "2" and "coordinator.ended" not in Path(
+            "log/coordinatorlog.0"
+        ).read_text():
+            pause.wait(0.05)
+        run()
+    """
+
+
+def test_a_pserver_that_comes_back_when_the_job_has_finished_ends_well(
+    launch: Callable[..., Any], tmp_path: Path
+) -> None:
+    (tmp_path / "wait").touch()
+    options = ("--server_num=2:4", "--worker_num=1", "--data-dir=data", "--rerun-script")
+    launched = launch(COMES_LATE, *options)
+    launched.read_until("job.training")
+
+    os.kill(pid_of(launched, 0), signal.SIGKILL)
+    launched.read_until("group.back group=0", "group.back group=1")
+    (tmp_path / "wait").unlink()
+    code = launched.read_to_end()
+
+    assert code == 0, launched.text
+    assert "pserver.not_needed" in (tmp_path / "log" / "serverlog.0").read_text()
