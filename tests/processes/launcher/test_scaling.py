@@ -82,6 +82,7 @@ async def test_a_process_comes_back_to_its_groups_from_the_disk(tmp_path: Path) 
 
     checked = job.check(await job.run(act))
     assert checked.problems == []
+    assert list(tmp_path.glob("data/**/run-*")) == [], "nothing of a job that ended well stays"
 
 
 async def test_the_process_that_has_a_group_is_hurt_by_what_is_for_it(tmp_path: Path) -> None:

@@ -259,14 +259,18 @@ class HostedGroup:
         if self.routes is not None:
             self.routes.give_up()
 
-    async def release(self) -> None:
-        """Close the log, and let others have the folder; after a good end it is empty."""
+    async def release(self, *, finished: bool = False) -> None:
+        """Close the log, and let others have the folder; after a good end it is empty.
+
+        Args:
+            finished: Whether the job has ended well, though this group may not know it yet.
+        """
         if self.routes is not None:
             await self.routes.close()
         if self.folder is None:
             return
         try:
-            if self.session is not None and self.session.finished:
+            if finished or (self.session is not None and self.session.finished):
                 await asyncio.to_thread(self.folder.remove_runs)
         except DataFolderError as error:  # the next run removes it
             facts = {"group": self.index, "reason": str(error)}

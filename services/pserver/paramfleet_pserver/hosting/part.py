@@ -451,7 +451,7 @@ class Part:
                 await asyncio.wait((task,))
                 if not task.cancelled():
                     task.exception()  # it was seen
-        await hosted.release()
+        await hosted.release(finished=self._hoster.session.finished)
         if hosted.session is not None:
             await hosted.session.leave()
 
