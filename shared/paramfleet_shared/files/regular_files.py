@@ -4,6 +4,7 @@ Opening a pipe would wait for a writer. In a checkpoint or an export a link of a
 could lead out of the folder, too.
 """
 
+import errno
 import os
 import secrets
 import stat
@@ -15,7 +16,14 @@ from typing import IO
 
 from paramfleet_shared.files.addresses import Address
 
-__all__ = ["CREATE", "open_regular", "read_regular", "replaced", "write_regular"]
+__all__ = [
+    "CREATE",
+    "open_own",
+    "open_regular",
+    "read_regular",
+    "replaced",
+    "write_regular",
+]
 
 CREATE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 """A link of a file's name is never written through."""
@@ -23,6 +31,11 @@ CREATE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | getattr(os, "O_N
 _NEW = CREATE | os.O_EXCL
 _OPEN = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0)
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0) | _NO_LINK
+
+_OPEN_TRIES = 10
+"""How often a name is looked at that others give to something else meanwhile."""
 
 
 def open_regular(path: Path, *, may_be_link: bool = False) -> BufferedReader:
@@ -40,6 +53,65 @@ def open_regular(path: Path, *, may_be_link: bool = False) -> BufferedReader:
         file.close()
         raise ValueError("isn't a regular file")
     return file
+
+
+def open_own(path: Path, *, replace: bool = False) -> int:
+    """Open a file of this user for appending, also in a folder that others may write to.
+
+    What else has its name is removed, never written to: a link, a file that has a second name,
+    a pipe, a device, a file of somebody else. A new file has mode 0600.
+
+    Args:
+        path: The file; its folder is there.
+        replace: Empty it; else what it has is kept.
+
+    Returns:
+        Its descriptor, which doesn't pass on to other programs.
+
+    Raises:
+        OSError: if the system refuses, as it does to remove a folder, or somebody else's file
+            from a sticky folder.
+    """
+    for _ in range(_OPEN_TRIES):
+        try:
+            descriptor = _opened_own(path)
+        except FileNotFoundError:
+            try:
+                return os.open(path, _APPEND | os.O_CREAT | os.O_EXCL, 0o600)
+            except FileExistsError:  # made by another meanwhile
+                continue
+        if descriptor is None:
+            path.unlink(missing_ok=True)
+            continue
+        if replace:
+            os.ftruncate(descriptor, 0)
+        return descriptor
+    raise OSError(errno.EBUSY, "others put something in its place again and again", str(path))
+
+
+def _opened_own(path: Path) -> int | None:
+    """Return the descriptor of this user's file; None if something else has its name.
+
+    Raises:
+        OSError: if there is nothing, or the system refuses.
+    """
+    if not _is_own(path.lstat()):  # opening a device may do something already
+        return None
+    try:
+        descriptor = os.open(path, _APPEND)
+    except OSError:
+        if _is_own(path.lstat()):
+            raise
+        return None
+    if _is_own(os.fstat(descriptor)):
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def _is_own(found: os.stat_result) -> bool:
+    is_ours = found.st_uid == os.geteuid() and found.st_nlink == 1
+    return is_ours and stat.S_ISREG(found.st_mode)
 
 
 def read_regular(path: Path, *, most_bytes: int, may_be_link: bool = False) -> bytes:

@@ -5,6 +5,8 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+from paramfleet_shared.files.regular_files import open_own
+
 __all__ = ["LogFile"]
 
 TAIL_BYTES = 1 << 16
@@ -16,7 +18,9 @@ class LogFile:
 
     Before each write it is looked whether the file is still there: one that was removed, or
     moved as a rotation does, is made again. What can't be written, as on a full disk, is left
-    out and counted.
+    out and counted. Others may write to its folder: what isn't this user's own file is never
+    written to, but replaced (``open_own``). What truncates the file by copying it leaves its
+    place to us, because each write appends.
 
     Args:
         path: The file.
@@ -24,13 +28,13 @@ class LogFile:
         append: Keep what an old one has; else it is replaced.
 
     Raises:
-        OSError: if the file can't be made.
+        OSError: if the file can't be made, or what has its name can't be removed.
     """
 
     def __init__(self, path: Path, say: Callable[[str], None], *, append: bool = False) -> None:
         self.path = path
         self._say = say
-        self._descriptor: int | None = _opened(path, 0 if append else os.O_TRUNC)
+        self._descriptor: int | None = open_own(path, replace=not append)
         self._left_out = 0
         self._fails = False
         self._tail: deque[bytes] = deque()
@@ -70,7 +74,7 @@ class LogFile:
         if self._descriptor is None or not _is_at(self._descriptor, self.path):
             self.close()
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._descriptor = _opened(self.path)
+            self._descriptor = open_own(self.path)
         return os.write(self._descriptor, data)
 
     def _remember(self, data: bytes) -> None:
@@ -80,15 +84,10 @@ class LogFile:
             self._tail_bytes -= len(self._tail.popleft())
 
 
-def _opened(path: Path, more: int = 0) -> int:
-    # What truncates a file by copying it leaves its place to us: so always append.
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | more, 0o600)
-
-
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Return whether a path still names an open file."""
+    """Return whether a path still names an open file, itself and not by a link."""
     try:
-        there = path.stat()
+        there = path.lstat()
     except FileNotFoundError:
         return False
     held = os.fstat(descriptor)

@@ -80,6 +80,35 @@ def test_folders_that_can_not_be_made_are_named_before_anything_starts(
         assert caught.value.facts["path"] == path
 
 
+def test_a_log_that_can_not_be_made_is_named_before_anything_starts(
+    tmp_path: Path, reservations: PortReservations
+) -> None:
+    given = resolved(tmp_path, "one")
+    plan = plan_launch(given.value, script=("x.py",), pod_ip="", reservations=reservations)
+    (tmp_path / "log" / "serverlog.0").mkdir(parents=True)
+
+    with (
+        pytest.raises(LogDirError, match=r"serverlog\.0") as caught,
+        prepared_launch(given, plan, {}),
+    ):
+        pass
+
+    assert caught.value.facts["path"] == str(tmp_path / "log")
+
+
+def test_logs_of_before_are_kept_until_their_processes_start(
+    tmp_path: Path, reservations: PortReservations
+) -> None:
+    given = resolved(tmp_path, "one")
+    plan = plan_launch(given.value, script=("x.py",), pod_ip="", reservations=reservations)
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "workerlog.0").write_text("old\n")
+
+    with prepared_launch(given, plan, {}):
+        assert (tmp_path / "log" / "workerlog.0").read_text() == "old\n"
+        assert len(list((tmp_path / "log").iterdir())) == 1, "none is made"
+
+
 def test_the_data_folder_is_made(tmp_path: Path, reservations: PortReservations) -> None:
     given = resolved(tmp_path, "one", data_dir=str(tmp_path / "some" / "data"))
     plan = plan_launch(given.value, script=("x.py",), pod_ip="", reservations=reservations)

@@ -2,6 +2,8 @@
 
 import errno
 import os
+import resource
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -92,16 +94,106 @@ def test_a_folder_in_the_place_of_the_log_is_told_once_and_stops_nothing(
     assert said[1].endswith("is written again; it lacks 15 bytes")
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
-def test_a_full_disk_is_told_once_and_stops_nothing(tmp_path: Path, said: list[str]) -> None:
-    path = tmp_path / "workerlog.0"
-    path.symlink_to("/dev/full")
-    log = LogFile(path, said.append)
-    for _ in range(3):
-        log.write(b"lost\n")
+@pytest.mark.parametrize("append", [False, True])
+def test_a_link_in_the_place_of_a_log_is_replaced_and_not_followed(
+    tmp_path: Path, said: list[str], append: bool
+) -> None:
+    victim, path = tmp_path / "victim", tmp_path / "coordinatorlog.0"
+    victim.write_text("precious\n")
+    path.symlink_to(victim)
+    log = LogFile(path, said.append, append=append)
+    log.write(b"new\n")
     log.close()
+    assert victim.read_bytes() == b"precious\n"
+    assert not path.is_symlink()
+    assert path.read_bytes() == b"new\n"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert said == []
+
+
+@pytest.mark.parametrize("append", [False, True])
+def test_a_second_name_of_another_file_is_replaced(
+    tmp_path: Path, said: list[str], append: bool
+) -> None:
+    victim, path = tmp_path / "victim", tmp_path / "coordinatorlog.0"
+    victim.write_text("precious\n")
+    path.hardlink_to(victim)
+    log = LogFile(path, said.append, append=append)
+    log.write(b"new\n")
+    log.close()
+    assert victim.read_bytes() == b"precious\n"
+    assert path.read_bytes() == b"new\n"
+
+
+@pytest.mark.parametrize("has_reader", [False, True])
+def test_a_pipe_in_the_place_of_a_log_is_replaced(
+    tmp_path: Path, said: list[str], has_reader: bool
+) -> None:
+    path = tmp_path / "serverlog.0"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK) if has_reader else None
+    made: list[LogFile] = []
+    opening = threading.Thread(
+        target=lambda: made.append(LogFile(path, said.append)), daemon=True
+    )
+    opening.start()
+    opening.join(10)
+    if reader is not None:
+        os.close(reader)
+    assert made, "it waits for a reader"
+    made[0].write(b"new\n")
+    made[0].close()
+    assert path.is_file()
+    assert path.read_bytes() == b"new\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+@pytest.mark.parametrize("append", [False, True])
+def test_somebody_elses_file_in_the_place_of_a_log_is_replaced(
+    tmp_path: Path, said: list[str], append: bool
+) -> None:
+    path = tmp_path / "workerlog.0"
+    path.write_text("theirs\n")
+    os.chown(path, 65534, 65534)
+    with path.open() as theirs:
+        log = LogFile(path, said.append, append=append)
+        log.write(b"new\n")
+        log.close()
+        assert theirs.read() == "theirs\n"
+    assert path.read_bytes() == b"new\n"
+    assert path.stat().st_uid == 0
+
+
+def test_a_link_that_takes_the_place_of_an_open_log_is_not_written_through(
+    log: LogFile, said: list[str]
+) -> None:
+    log.write(b"before\n")
+    moved = log.path.rename(log.path.with_name("moved"))
+    log.path.symlink_to(moved)
+    log.write(b"after\n")
+    assert moved.read_bytes() == b"before\n"
+    assert not log.path.is_symlink()
+    assert log.path.read_bytes() == b"after\n"
+    assert said == []
+
+
+def test_what_can_not_be_removed_is_named(tmp_path: Path, said: list[str]) -> None:
+    path = tmp_path / "workerlog.0"
+    path.mkdir()
+    with pytest.raises(OSError, match=r"workerlog\.0"):
+        LogFile(path, said.append)
+
+
+def test_a_full_disk_is_told_once_and_stops_nothing(log: LogFile, said: list[str]) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        for _ in range(3):
+            log.write(b"lost\n")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert len(said) == 1
-    assert os.strerror(errno.ENOSPC) in said[0]
+    assert os.strerror(errno.EFBIG) in said[0]
     assert log.last_lines(5) == ["lost"] * 3
 
 

@@ -15,10 +15,11 @@ from paramfleet_shared.discovery.redis.store import derived_password
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.errors.logs import DataFolderError
 from paramfleet_shared.files.job_folder import JobFacts, JobFolder, runtime_dir, write_private
+from paramfleet_shared.files.regular_files import open_own
 from paramfleet_shared.net.secret import new_secret, open_warnings, secret_of
 from paramfleet_shared.settings.config import JobSettings, Resolved
 from paramfleet_shared.settings.security import SecuritySettings
-from paramfleet_worker.app.launch.planning import LaunchPlan
+from paramfleet_worker.app.launch.planning import REDIS, LaunchPlan
 from paramfleet_worker.config import LaunchSettings
 from paramfleet_worker.process.admin_token import admin_environment, prepare_admin_token
 
@@ -203,7 +204,7 @@ def _with_own_logs(plan: LaunchPlan, stack: ExitStack) -> LaunchPlan:
     Where one does, it is a folder beside, with the job's name.
 
     Raises:
-        LogDirError: if it can't be made.
+        LogDirError: if it can't be made, or a log in it.
     """
     for name in (plan.facts.log_dir, f"{plan.facts.log_dir}-{plan.facts.job}"):
         try:
@@ -219,7 +220,28 @@ def _with_own_logs(plan: LaunchPlan, stack: ExitStack) -> LaunchPlan:
         except OSError:  # a file system without locks
             break
         break
-    return replace(plan, facts=replace(plan.facts, log_dir=name))
+    plan = replace(plan, facts=replace(plan.facts, log_dir=name))
+    _require_logs(plan)
+    return plan
+
+
+def _require_logs(plan: LaunchPlan) -> None:
+    """Look whether the logs that are there can be written to; keep what they have.
+
+    None is made: a process that isn't started has no log.
+
+    Raises:
+        LogDirError: if one can't, as where something else has its name and can't be removed.
+    """
+    for each in (*plan.names, *([REDIS] if plan.redis is not None else [])):
+        log = plan.log_of(each)
+        if not os.path.lexists(log):
+            continue
+        try:
+            os.close(open_own(log))
+        except OSError as error:
+            reason = f"{log.name}: {error.strerror or error}"
+            raise LogDirError(path=plan.facts.log_dir, reason=reason) from error
 
 
 def _write_facts(prepared: PreparedLaunch) -> None:
