@@ -7,7 +7,14 @@ there is something to compile.
 import hashlib
 from pathlib import Path
 
-__all__ = ["cache_folders"]
+__all__ = ["cache_folders", "kernel_sources"]
+
+
+def kernel_sources() -> tuple[Path, ...]:
+    """Return the files of every kernel's source, and of the formulas they are made of."""
+    here = Path(__file__).parents[1]
+    folders = (here, here.parent / "rules")
+    return tuple(path for folder in folders for path in sorted(folder.rglob("*.py")))
 
 
 def cache_folders(given: str) -> tuple[Path, ...]:
@@ -23,9 +30,8 @@ def cache_folders(given: str) -> tuple[Path, ...]:
     """
     here = Path(__file__).parents[1]
     digest = hashlib.blake2b(digest_size=8)
-    for folder in (here, here.parent / "rules"):
-        for path in sorted(folder.rglob("*.py")):
-            digest.update(path.read_bytes())
+    for path in kernel_sources():
+        digest.update(path.read_bytes())
     name = f"kernels-{digest.hexdigest()}"
     if given:
         return (Path(given) / name,)

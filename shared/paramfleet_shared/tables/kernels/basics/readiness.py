@@ -2,7 +2,8 @@
 
 Kernels are kept on disk (``kernel_folders``); compiling all of them takes about a minute,
 loading them less than a second. Once all are there, a mark lies beside them, named after
-what they were compiled for: this Python, numba and processor.
+what they were compiled for, this Python, numba and processor, and after what numba finds them
+by: where their sources are. So a copy of an installation has none, though it has the files.
 
 One process compiles at a time (``alone``), so that a job's members that start at once
 don't all do the same work.
@@ -11,6 +12,7 @@ don't all do the same work.
 import contextlib
 import fcntl
 import hashlib
+import os
 import subprocess
 import sys
 import tempfile
@@ -22,13 +24,16 @@ from llvmlite import binding  # type: ignore[import-untyped]  # llvmlite ships n
 from paramfleet_shared.settings.config import read_environment
 from paramfleet_shared.system.processes.keeping import tied
 from paramfleet_shared.system.processes.own_modules import module_command
-from paramfleet_shared.tables.kernels.basics.folders import cache_folders
+from paramfleet_shared.tables.kernels.basics.folders import cache_folders, kernel_sources
 from paramfleet_shared.values.versions import versions
 
 __all__ = ["COMPILING", "alone", "compiling", "is_cold", "kernel_folders", "note_compiled"]
 
 COMPILING = "compiling the table kernels for this machine: about a minute, once"
 """What is said to whoever waits."""
+
+_CONTENT_SINCE = (0, 68)
+"""The first numba that compares the content of sources, and not their times and sizes."""
 
 
 def kernel_folders() -> tuple[Path, ...]:
@@ -96,6 +101,21 @@ def _mark() -> str:
         versions()["numba"],
         binding.get_host_cpu_name(),
         binding.get_host_cpu_features().flatten(),
+        *_places(),
     )
     digest = hashlib.blake2b("\n".join(map(str, facts)).encode(), digest_size=8)
     return f"complete-{digest.hexdigest()}"
+
+
+def _places() -> list[str]:
+    """Return what numba finds kernels by, beside the content that the folder is named after.
+
+    It keeps them apart by the absolute path of their source, links in it included. An older
+    one takes none whose source has another time or size than when it was compiled.
+    """
+    sources = kernel_sources()
+    places = [os.path.abspath(path) for path in sources]  # noqa: PTH100 -- as numba does
+    if tuple(map(int, versions()["numba"].split(".")[:2])) < _CONTENT_SINCE:
+        found = [path.stat() for path in sources]
+        places += [f"{each.st_mtime!r} {each.st_size}" for each in found]
+    return places
