@@ -55,15 +55,20 @@ def open_regular(path: Path, *, may_be_link: bool = False) -> BufferedReader:
     return file
 
 
-def open_own(path: Path, *, replace: bool = False) -> int:
+def open_own(
+    path: Path, *, replace: bool = False, may_be_others: bool = False, mode: int = 0o600
+) -> int:
     """Open a file of this user for appending, also in a folder that others may write to.
 
     What else has its name is removed, never written to: a link, a file that has a second name,
-    a pipe, a device, a file of somebody else. A new file has mode 0600.
+    a pipe, a device, a file of somebody else.
 
     Args:
         path: The file; its folder is there.
         replace: Empty it; else what it has is kept.
+        may_be_others: Take a file of somebody else, too, as on a share that gives every file
+            to one user.
+        mode: Of a new file, before the umask.
 
     Returns:
         Its descriptor, which doesn't pass on to other programs.
@@ -74,10 +79,10 @@ def open_own(path: Path, *, replace: bool = False) -> int:
     """
     for _ in range(_OPEN_TRIES):
         try:
-            descriptor = _opened_own(path)
+            descriptor = _opened_own(path, may_be_others=may_be_others)
         except FileNotFoundError:
             try:
-                return os.open(path, _APPEND | os.O_CREAT | os.O_EXCL, 0o600)
+                return os.open(path, _APPEND | os.O_CREAT | os.O_EXCL, mode)
             except FileExistsError:  # made by another meanwhile
                 continue
         if descriptor is None:
@@ -89,29 +94,29 @@ def open_own(path: Path, *, replace: bool = False) -> int:
     raise OSError(errno.EBUSY, "others put something in its place again and again", str(path))
 
 
-def _opened_own(path: Path) -> int | None:
+def _opened_own(path: Path, *, may_be_others: bool) -> int | None:
     """Return the descriptor of this user's file; None if something else has its name.
 
     Raises:
         OSError: if there is nothing, or the system refuses.
     """
-    if not _is_own(path.lstat()):  # opening a device may do something already
+
+    def is_own(found: os.stat_result) -> bool:
+        is_ours = may_be_others or found.st_uid == os.geteuid()
+        return is_ours and found.st_nlink == 1 and stat.S_ISREG(found.st_mode)
+
+    if not is_own(path.lstat()):  # opening a device may do something already
         return None
     try:
         descriptor = os.open(path, _APPEND)
     except OSError:
-        if _is_own(path.lstat()):
+        if is_own(path.lstat()):
             raise
         return None
-    if _is_own(os.fstat(descriptor)):
+    if is_own(os.fstat(descriptor)):
         return descriptor
     os.close(descriptor)
     return None
-
-
-def _is_own(found: os.stat_result) -> bool:
-    is_ours = found.st_uid == os.geteuid() and found.st_nlink == 1
-    return is_ours and stat.S_ISREG(found.st_mode)
 
 
 def read_regular(path: Path, *, most_bytes: int, may_be_link: bool = False) -> bytes:

@@ -1,14 +1,16 @@
 """Lines that are no sample: what is said of them, and what becomes of them."""
 
 import hashlib
+import os
 import threading
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 from paramfleet.data.parsing import text_kernels as kernels
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.files.regular_files import open_own
 
 __all__ = ["BadLine", "BadLineError", "BadLines", "OnBadLine"]
 
@@ -80,10 +82,11 @@ class BadLines:
         if self._on_bad_line != "quarantine":
             return
         path = self.path_of(file)
-        if path.is_file():
+        if path.is_file() and not path.is_symlink():
             entries = path.read_bytes().splitlines(keepends=True)
             kept = [entry for entry in entries if int(entry.split(b"\t", 1)[0]) <= lines_read]
-            path.write_bytes(b"".join(kept))
+            with _opened(path, replace=True) as anew:
+                anew.write(b"".join(kept))
 
     def take(self, bad: BadLine) -> None:
         """Do what is to be done with a bad line.
@@ -112,8 +115,14 @@ class BadLines:
     def _keep(self, bad: BadLine) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         head = f"{bad.line}\t{bad.slot}\t{bad.column}\t{bad.reason}\t".encode()
-        with self.path_of(bad.file).open("ab") as kept:
+        with _opened(self.path_of(bad.file)) as kept:
             kept.write(head + bad.text + b"\n")
+
+
+def _opened(path: Path, *, replace: bool = False) -> BinaryIO:
+    """Open a file of a quarantine, never through a link that others put there."""
+    descriptor = open_own(path, replace=replace, may_be_others=True, mode=0o666)
+    return os.fdopen(descriptor, "ab")
 
 
 def reason_of(code: int, *, word: bytes, width: int) -> str:

@@ -256,6 +256,21 @@ def test_a_quarantine_has_no_line_twice_when_lines_are_read_again(tmp_path: Path
     assert [entry.split(b"\t")[0] for entry in kept] == [b"1", b"3"]
 
 
+def test_a_quarantine_replaces_a_link_and_does_not_follow_it(tmp_path: Path) -> None:
+    lines = BadLines("quarantine", tmp_path / "quarantine", Counter())
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"1\tprecious\n9\tprecious\n")
+    (tmp_path / "quarantine").mkdir()
+    lines.path_of("part-0").symlink_to(victim)
+
+    lines.begin("part-0", lines_read=2)
+    parse(b"bad\n1 1 0 0\n", lines=lines)
+
+    assert victim.read_bytes() == b"1\tprecious\n9\tprecious\n"
+    (entry,) = lines.path_of("part-0").read_bytes().splitlines()
+    assert entry.startswith(b"1\tlabel\t")
+
+
 @pytest.mark.parametrize("cuts", [(), (3,), (8, 9, 16), (20,)])
 @pytest.mark.parametrize("skip", [0, 1, 2, 3, 4, 9])
 def test_lines_used_before_are_passed_over(skip: int, cuts: tuple[int, ...]) -> None:
