@@ -25,20 +25,28 @@ class LogFile:
     Args:
         path: The file.
         say: Called with a line for people when writing begins to fail, and when it works again.
-        append: Keep what an old one has; else it is replaced.
+        append: Keep what an old one has, of a process that is started again; else it is
+            replaced.
 
     Raises:
-        OSError: if the file can't be made, or what has its name can't be removed.
+        OSError: if the file can't be made, or what has its name can't be removed; where
+            ``append`` is given that is only told, because a job runs.
     """
 
     def __init__(self, path: Path, say: Callable[[str], None], *, append: bool = False) -> None:
         self.path = path
         self._say = say
-        self._descriptor: int | None = open_own(path, replace=not append)
+        self._descriptor: int | None = None
         self._left_out = 0
         self._fails = False
         self._tail: deque[bytes] = deque()
         self._tail_bytes = 0
+        try:
+            self._descriptor = open_own(path, replace=not append)
+        except OSError as error:
+            if not append:
+                raise
+            self._note_failure(error)
 
     def write(self, data: bytes) -> None:
         """Append; never fails."""
@@ -48,9 +56,7 @@ class LogFile:
             written = self._append(data)
         except OSError as error:
             self._left_out += len(data) - written
-            if not self._fails:
-                self._fails = True
-                self._say(f"{self.path} can't be written, the job goes on: {error.strerror}")
+            self._note_failure(error)
             return
         if written < len(data):  # a disk may take a part of it
             self._left_out += len(data) - written
@@ -68,6 +74,11 @@ class LogFile:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+    def _note_failure(self, error: OSError) -> None:
+        if not self._fails:
+            self._fails = True
+            self._say(f"{self.path} can't be written, the job goes on: {error.strerror}")
 
     def _append(self, data: bytes) -> int:
         """Write to the file of this name; return how many bytes it took."""

@@ -184,6 +184,21 @@ def test_what_can_not_be_removed_is_named(tmp_path: Path, said: list[str]) -> No
         LogFile(path, said.append)
 
 
+def test_a_process_is_started_again_without_its_log(tmp_path: Path, said: list[str]) -> None:
+    path = tmp_path / "serverlog.0"
+    path.mkdir()
+    log = LogFile(path, said.append, append=True)
+    log.write(b"lost\n")
+    assert len(said) == 1
+    assert "serverlog.0 can't be written, the job goes on" in said[0]
+
+    path.rmdir()
+    log.write(b"again\n")
+    log.close()
+    assert path.read_bytes() == b"again\n"
+    assert said[1].endswith("is written again; it lacks 5 bytes")
+
+
 def test_a_full_disk_is_told_once_and_stops_nothing(log: LogFile, said: list[str]) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
