@@ -1,6 +1,7 @@
 """A redis-server of our own, started and stopped."""
 
 import contextlib
+import os
 import secrets
 import shutil
 import socket
@@ -21,6 +22,7 @@ from paramfleet_shared.discovery.redis.serving import (
 )
 from paramfleet_shared.errors import UnavailableError
 from paramfleet_shared.files.job_folder import write_private
+from paramfleet_shared.files.regular_files import open_own
 from paramfleet_shared.net.rpc.endpoint import join_endpoint
 from paramfleet_shared.system.clock import Clock
 from paramfleet_shared.system.processes.keeping import Keeper, behind_gate
@@ -164,7 +166,7 @@ class EmbeddedRedis:
     def _spawn(self, program: Path, port: int) -> "subprocess.Popen[bytes]":
         file = self._private / "redis.conf"
         write_private(file, self._config(port).encode())
-        with (self._directory / _LOG_NAME).open("ab") as log:
+        with os.fdopen(open_own(self._directory / _LOG_NAME), "ab") as log:
             process = subprocess.Popen(  # noqa: S603 (a program we found, and no shell)
                 behind_gate([str(program), str(file)]),
                 stdin=subprocess.PIPE,

@@ -207,6 +207,21 @@ async def test_a_password_is_in_the_address_and_needed(tmp_path: Path) -> None:
         server.stop()
 
 
+async def test_a_link_in_the_place_of_the_log_is_replaced(tmp_path: Path) -> None:
+    victim, log = tmp_path / "victim", tmp_path / "redis-server.log"
+    victim.write_text("precious\n")
+    log.symlink_to(victim)
+    server = EmbeddedRedis(tmp_path, clock=SystemClock())
+    try:
+        await server.start()
+    finally:
+        server.stop()
+
+    assert victim.read_text() == "precious\n"
+    assert log.read_text()
+    assert not log.is_symlink()
+
+
 async def test_a_port_in_use_is_reported_with_the_log(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
