@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from paramfleet_shared.system.processes.keeping import tied
 from paramfleet_shared.testing.patience import LATE_S
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.forked(False)]
@@ -41,7 +42,7 @@ def planted(folder: Path) -> Path:
 
 def run(folder: Path, *words: str) -> None:
     """Run ``paramfleet`` in a folder, as its users do."""
-    command = [str(Path(sys.executable).with_name("paramfleet")), *words]
+    command = tied([str(Path(sys.executable).with_name("paramfleet")), *words])
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, timeout=3 * LATE_S, check=False
     )
