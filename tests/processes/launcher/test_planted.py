@@ -42,9 +42,14 @@ def planted(folder: Path) -> Path:
 
 def run(folder: Path, *words: str) -> None:
     """Run ``paramfleet`` in a folder, as its users do."""
-    command = tied([str(Path(sys.executable).with_name("paramfleet")), *words])
+    command = [str(Path(sys.executable).with_name("paramfleet")), *words]
     done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=3 * LATE_S, check=False
+        tied(command),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=3 * LATE_S,
+        check=False,
     )
     assert [path.read_text() for path in folder.glob("ran-*")] == []
     assert done.returncode == 0, done.stderr[-2000:]
