@@ -4,12 +4,12 @@ Opening a pipe would wait for a writer. In a checkpoint or an export a link of a
 could lead out of the folder, too.
 """
 
+import contextlib
 import errno
 import os
 import secrets
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
 from typing import IO
@@ -60,8 +60,9 @@ def open_own(
 ) -> int:
     """Open a file of this user for appending, also in a folder that others may write to.
 
-    What else has its name is removed, never written to: a link, a file that has a second name,
-    a pipe, a device, a file of somebody else.
+    What others may have put there is removed, never written to: a link, a file that has a
+    second name, a pipe, a socket, a file of somebody else. A device such as ``/dev/null``,
+    which only the system's owner makes, is written to.
 
     Args:
         path: The file; its folder is there.
@@ -74,8 +75,8 @@ def open_own(
         Its descriptor, which doesn't pass on to other programs.
 
     Raises:
-        OSError: if the system refuses, as it does to remove a folder, or somebody else's file
-            from a sticky folder.
+        OSError: if the system refuses, as it does to remove somebody else's file from a sticky
+            folder, or it is a folder or a disk.
     """
     for _ in range(_OPEN_TRIES):
         try:
@@ -86,9 +87,9 @@ def open_own(
             except FileExistsError:  # made by another meanwhile
                 continue
         if descriptor is None:
-            path.unlink(missing_ok=True)
+            _remove(path)
             continue
-        if replace:
+        if replace and not stat.S_ISCHR(os.fstat(descriptor).st_mode):
             os.ftruncate(descriptor, 0)
         return descriptor
     raise OSError(errno.EBUSY, "others put something in its place again and again", str(path))
@@ -102,10 +103,12 @@ def _opened_own(path: Path, *, may_be_others: bool) -> int | None:
     """
 
     def is_own(found: os.stat_result) -> bool:
+        if stat.S_ISCHR(found.st_mode):
+            return True
         is_ours = may_be_others or found.st_uid == os.geteuid()
         return is_ours and found.st_nlink == 1 and stat.S_ISREG(found.st_mode)
 
-    if not is_own(path.lstat()):  # opening a device may do something already
+    if not is_own(path.lstat()):  # opening it may do something already
         return None
     try:
         descriptor = os.open(path, _APPEND)
@@ -117,6 +120,22 @@ def _opened_own(path: Path, *, may_be_others: bool) -> int | None:
         return descriptor
     os.close(descriptor)
     return None
+
+
+def _remove(path: Path) -> None:
+    """Remove what others may have put somewhere, and nothing else.
+
+    Raises:
+        IsADirectoryError: if it is a folder.
+        OSError: if the system refuses, or it is a device.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        found = path.lstat().st_mode
+        if stat.S_ISDIR(found):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if stat.S_ISCHR(found) or stat.S_ISBLK(found):
+            raise OSError(errno.EINVAL, "is a device", str(path))
+        path.unlink()
 
 
 def read_regular(path: Path, *, most_bytes: int, may_be_link: bool = False) -> bytes:
@@ -150,7 +169,7 @@ def write_regular(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
-@contextmanager
+@contextlib.contextmanager
 def replaced(path: Path) -> Iterator[IO[bytes]]:
     """Open a new file for writing, on the disk and of this name when the block has ended.
 

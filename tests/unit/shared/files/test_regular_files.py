@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from paramfleet_shared.files.regular_files import replaced
+from paramfleet_shared.files.regular_files import open_own, replaced
 
 
 def names(folder: Path) -> list[str]:
@@ -65,3 +65,33 @@ def test_what_has_the_other_name_already_is_left_alone(
 
     assert names(tmp_path) == sorted([planted.name, "victim"])
     assert victim.read_text() == "precious"
+
+
+def made_null(path: Path) -> Path:
+    """Make a device that swallows all, as ``/dev/null`` is."""
+    try:
+        os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    except PermissionError:
+        pytest.skip("only root makes devices")
+    return path
+
+
+@pytest.mark.parametrize("replace", [True, False])
+def test_a_device_is_written_to_and_stays(tmp_path: Path, *, replace: bool) -> None:
+    null = made_null(tmp_path / "null")
+
+    descriptor = open_own(null, replace=replace)
+    os.write(descriptor, b"said")
+    os.close(descriptor)
+
+    assert stat.S_ISCHR(null.stat().st_mode)
+
+
+def test_what_nobody_could_have_put_there_is_not_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+
+    with pytest.raises(OSError, match="folder"):
+        open_own(folder)
+
+    assert folder.is_dir()
