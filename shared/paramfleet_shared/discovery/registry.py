@@ -65,6 +65,9 @@ class JobView:
 
     has_coordinator: bool
 
+    num_beats: int
+    """This member's, as Redis counts them: from 1 on after it was emptied."""
+
 
 class Registry:
     """A member's reads and fenced writes; each is one round trip under a deadline.
@@ -163,10 +166,14 @@ class Registry:
         """
         read = (self._keys.of_decisions(epoch), self._keys.of_job("coordinator"))
         arguments = (member.to_json(), end_to_text(end, why), facts, *read)
-        _, job, num_coordinators, failure = await self._fenced(
+        _, job, num_coordinators, failure, num_beats = await self._fenced(
             BEAT, member, epoch=epoch, arguments=arguments
         )
-        return JobView(job=_record_of(job, failure), has_coordinator=bool(num_coordinators))
+        return JobView(
+            job=_record_of(job, failure),
+            has_coordinator=bool(num_coordinators),
+            num_beats=int(num_beats),
+        )
 
     async def restore(
         self, member: Member, *, epoch: int, record: JobRecord, passed: Mapping[str, int]

@@ -48,6 +48,9 @@ log = logging.getLogger(__name__)
 _POLL_S = 0.1
 """Seconds between two reads of what is only in the registry."""
 
+_FIRST_BEATS = 3
+"""Heartbeats in which a member says what it has passed: the answer to one may be lost."""
+
 _MAX_REASON = 500
 """Characters of why a worker gave up that the job keeps."""
 
@@ -440,8 +443,10 @@ class JobSession:
             self._life.end_badly(error)
             raise
         known = self._life.record
-        if view.job is None and known is not None:
-            passed = {**self._released, **self._barriers.released}
+        passed = {**self._released, **self._barriers.released}
+        # Another may have been first to say which run it is; only this one knows its barriers.
+        is_new_there = view.num_beats <= _FIRST_BEATS and passed
+        if known is not None and (view.job is None or is_new_there):
             await self._registry.restore(
                 self.member, epoch=self.epoch, record=known, passed=passed
             )

@@ -214,6 +214,35 @@ async def test_what_an_empty_redis_and_a_new_coordinator_lack_is_what_members_kn
         await go_on(job, workers, second)
 
 
+async def test_what_a_worker_has_passed_is_said_though_another_was_there_first(
+    stage: Any, own_redis: EmbeddedRedis, job_name: str
+) -> None:
+    """A pserver says what it knows of the run, which goes on before a worker has been there."""
+    await own_redis.start()
+    async with stage(own_redis.url, job_name) as job:
+        sizes = {"worker_num": 2, "worker_return_s": 60.0}
+        first = job.coordinator(**sizes)
+        _, *workers = await asyncio.gather(
+            job.join("pserver", 0, lease_renew_s=0.05),
+            *(job.join("worker", rank, lease_renew_s=0.39) for rank in range(2)),
+        )
+        await workers[0].session.wait_placement()
+        await asyncio.gather(*(worker.session.barrier("start") for worker in workers))
+
+        own_redis.kill()
+        first.cancel()
+        await asyncio.wait([first])
+        await own_redis.start()
+        job.coordinator(is_again=True, **sizes)
+        await job.standing_at_epoch(1)
+        await workers[1].die()
+        back = (await job.join("worker", 1)).session
+
+        assert back.has_passed("start")
+        back.level_with_former()
+        await asyncio.gather(workers[0].session.barrier("end"), back.barrier("end"))
+
+
 async def test_a_gather_whose_payloads_redis_lost_says_so(
     stage: Any, own_redis: EmbeddedRedis, job_name: str
 ) -> None:

@@ -159,13 +159,13 @@ BEAT = (
     _MEMBERS_FENCE
     + """
 redis.call('HSET', MEMBERS, field, ARGV[5])
-redis.call('HINCRBY', BEATS, field, 1)
+local beats = redis.call('HINCRBY', BEATS, field, 1)
 if ARGV[6] ~= '' and redis.call('HGET', ENDS, field) ~= 'left' then
   redis.call('HSET', ENDS, field, ARGV[6])
 end
 if ARGV[7] ~= '' then redis.call('HSET', FACTS, field, ARGV[7]) end
 return {'ok', redis.call('HGETALL', ARGV[8]), redis.call('EXISTS', ARGV[9]),
-  redis.call('HGET', FAILURE, 'failure')}
+  redis.call('HGET', FAILURE, 'failure'), beats}
 """
 )
 """A member's heartbeat. 5: its record, 6: how its part ended or empty, 7: facts or empty, 8:
