@@ -15,7 +15,6 @@ import fcntl
 import hashlib
 import json
 import os
-import secrets
 import shutil
 import stat
 import tempfile
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import final
 
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.files.regular_files import replaced
 
 __all__ = [
     "JobFacts",
@@ -110,16 +110,8 @@ def write_private(path: Path, data: bytes) -> None:
     Raises:
         OSError: if it can't be written.
     """
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as f:
-            f.write(data)
-            f.flush()
-            os.fsync(f.fileno())
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
+    with replaced(path, mode=0o600) as file:
+        file.write(data)
 
 
 @final

@@ -170,7 +170,7 @@ def write_regular(path: Path, content: bytes) -> None:
 
 
 @contextlib.contextmanager
-def replaced(path: Path) -> Iterator[IO[bytes]]:
+def replaced(path: Path, *, mode: int = 0o666) -> Iterator[IO[bytes]]:
     """Open a new file for writing, on the disk and of this name when the block has ended.
 
     Until then it has another name, which nobody can know before: what others put into the
@@ -178,12 +178,13 @@ def replaced(path: Path) -> Iterator[IO[bytes]]:
 
     Args:
         path: The name, of a local file; what has it is replaced, a link too.
+        mode: Of the new file, before the umask.
 
     Raises:
         OSError: if the system refuses.
     """
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
-    with os.fdopen(os.open(draft, _NEW, 0o666), "wb") as file:
+    with os.fdopen(os.open(draft, _NEW, mode), "wb") as file:
         try:
             yield file
             file.flush()

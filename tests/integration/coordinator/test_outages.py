@@ -164,6 +164,14 @@ async def test_a_coordinator_that_comes_back_elsewhere_goes_on_with_the_barrier(
         await go_on(job, workers, second)
 
 
+async def forget_all(redis: EmbeddedRedis, coordinator: "asyncio.Task[Any]") -> None:
+    """End all who know the job but its members, and start Redis again, empty."""
+    redis.kill()
+    coordinator.cancel()
+    await asyncio.wait([coordinator])
+    await redis.start()
+
+
 async def test_redis_and_the_coordinator_go_at_once_and_the_members_bring_both_back(
     stage: Any, own_redis: EmbeddedRedis, job_name: str
 ) -> None:
@@ -173,10 +181,7 @@ async def test_redis_and_the_coordinator_go_at_once_and_the_members_bring_both_b
         workers, _ = await job.crew(workers=2, pservers=1)
         await asyncio.gather(*(worker.session.barrier("middle") for worker in workers))
 
-        own_redis.kill()
-        first.cancel()
-        await asyncio.wait([first])
-        await own_redis.start()
+        await forget_all(own_redis, first)
         await asyncio.sleep(0.5)
         second = job.coordinator(worker_num=2)
 
@@ -196,10 +201,7 @@ async def test_what_an_empty_redis_and_a_new_coordinator_lack_is_what_members_kn
         placed = await workers[0].session.wait_placement()
         await asyncio.gather(*(worker.session.barrier("start") for worker in workers))
 
-        own_redis.kill()
-        first.cancel()
-        await asyncio.wait([first])
-        await own_redis.start()
+        await forget_all(own_redis, first)
         second = job.coordinator(is_again=True, **sizes)  # before any heartbeat
         await job.standing_at_epoch(1)
         await workers[1].die()
@@ -229,10 +231,7 @@ async def test_what_a_worker_has_passed_is_said_though_another_was_there_first(
         await workers[0].session.wait_placement()
         await asyncio.gather(*(worker.session.barrier("start") for worker in workers))
 
-        own_redis.kill()
-        first.cancel()
-        await asyncio.wait([first])
-        await own_redis.start()
+        await forget_all(own_redis, first)
         job.coordinator(is_again=True, **sizes)
         await job.standing_at_epoch(1)
         await workers[1].die()

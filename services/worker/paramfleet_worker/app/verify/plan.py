@@ -30,8 +30,7 @@ NUM_SERVERS = 2
 NUM_WORKERS = 2
 
 STEPS = 162
-"""A multiple of 6: GEO exchanges every 2 steps, and LocalSGD every 3. What a worker has left at
-its end would be divided by the workers that still train then."""
+"""A multiple of 6: GEO exchanges every 2 steps, and LocalSGD every 3."""
 
 PACE_MS = 4
 """Least time of a step: else GEO has ended before its exchanges have met a fault."""
