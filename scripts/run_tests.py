@@ -4,16 +4,17 @@ Without arguments the whole suite runs, in two phases: many files at once, then 
 that a busy machine breaks, which have the mark ``slow_machine``. With arguments pytest runs
 once, with them.
 
-Measured are pytest's own processes, not those that tests start, and of the suite's tests those
-of units alone: under a tracer Python takes four times as long. The run fails if the modules
-without input and output (the cores and the wire), which tests can reach wholly without other
-processes, are covered too little.
+Measured are the main threads of pytest's own processes, not what tests start, and of the
+suite's tests those of units alone: under a tracer Python takes four times as long. The run
+fails if the modules without input and output (the cores and the wire), which tests can reach
+wholly without other processes, are covered too little.
 """
 
 import contextlib
 import io
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -79,6 +80,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     tests = item.config.rootpath / "tests"
     covering = [tests / name for name in COVERING]
     if not item.path.is_relative_to(tests) or any(map(item.path.is_relative_to, covering)):
+        threading.settrace(None)  # threads of tests run kernels and files, and no core
         return (yield)
     with _untraced():
         return (yield)

@@ -181,12 +181,13 @@ def test_tests_for_a_slow_machine_run_last_and_the_floor_is_judged_over_both(
 
 
 TRACED = """
-import sys
+import sys, threading
 sys.path.insert(0, "shared/paramfleet_shared/net/wire")
 import halves
 
 def test_it():
     assert (sys.gettrace() is not None) is {is_traced}
+    assert threading.gettrace() is None, "no thread that a test starts is traced"
     assert halves.{name}(1)
 """
 

@@ -9,6 +9,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from tests.unit.pserver.commands.ending import run_to_end
 from tests.unit.pserver.commands.histories import (
     EXAMPLES,
     MODES,
@@ -120,7 +121,7 @@ def test_what_is_saved_is_what_there_was_when_the_save_began(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(images, "SLICE_BYTES", 200)  # so that there are several
         patch.setattr(storage, "CHUNK_ROWS", 7)
-        asyncio.run(save_in_the_middle(mode, storage_of, history, cut, directory))
+        run_to_end(save_in_the_middle(mode, storage_of, history, cut, directory))
 
 
 async def test_a_range_that_there_is_no_memory_to_copy_is_read_in_its_place() -> None:

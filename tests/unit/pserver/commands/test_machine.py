@@ -1,6 +1,5 @@
 """Two machines that execute the same commands come to the same state, however far apart."""
 
-import asyncio
 from dataclasses import replace
 from typing import Any, cast
 
@@ -8,6 +7,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from tests.unit.pserver.commands.ending import run_to_end
 from tests.unit.pserver.commands.histories import (
     DIM,
     EXAMPLES,
@@ -125,7 +125,7 @@ def test_a_second_machine_comes_to_the_same_state(
         joins = [replace(each, kind="join") for each in history[:3]]
         history = [*joins, *history]
 
-    assert asyncio.run(replay(mode, storage, rule, history, cut, 2, **of))
+    assert run_to_end(replay(mode, storage, rule, history, cut, 2, **of))
 
 
 @given(
@@ -144,7 +144,7 @@ def test_the_number_of_owners_makes_no_difference(
         deed.guarded = False
     of = {"rate": "full", "elastic": False}
 
-    assert asyncio.run(replay(mode, "float32", rule, history, cut, num_owners, **of))
+    assert run_to_end(replay(mode, "float32", rule, history, cut, num_owners, **of))
 
 
 @pytest.mark.parametrize("rule", RULE_NAMES)

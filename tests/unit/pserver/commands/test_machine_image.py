@@ -9,6 +9,7 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
+from tests.unit.pserver.commands.ending import run_to_end
 from tests.unit.pserver.commands.histories import (
     EXAMPLES,
     MODES,
@@ -135,7 +136,7 @@ def test_an_image_is_of_its_position_whatever_is_executed_meanwhile(
     with pytest.MonkeyPatch.context() as patch:
         if seed % 4:  # owners work on their threads, so that there is work under way
             patch.setattr(owners, "INLINE_ROWS", -1)
-        asyncio.run(image_in_the_middle(mode, storage, rule, history, cut, seed, **of))
+        run_to_end(image_in_the_middle(mode, storage, rule, history, cut, seed, **of))
 
 
 def plain(kind: str = "change", **of: Any) -> Deed:

@@ -1,6 +1,5 @@
 """A worker sends each change to every pserver until it is taken: there it counts once."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from numpy.typing import NDArray
+from tests.unit.pserver.commands.ending import run_to_end
 from tests.unit.pserver.commands.histories import DIM, SHARDS, SIZE, Replica, specs_of
 
 from paramfleet_pserver.commands.codec import command_of, from_bytes, to_bytes
@@ -125,7 +125,7 @@ def test_what_is_retried_on_some_pservers_counts_once_on_each(
     changes, arrivals = schedule
 
     for pserver, events in enumerate(arrivals):
-        (taken,), effective = asyncio.run(take_all(mode, pserver, changes, events))
+        (taken,), effective = run_to_end(take_all(mode, pserver, changes, events))
 
         assert (taken.next, taken.later) == (len(changes) + 1, ()), "no gap is left"
         assert taken.voided == tuple(

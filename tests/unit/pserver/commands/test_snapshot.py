@@ -1,6 +1,5 @@
 """A machine that is restored from a snapshot is the one that was saved."""
 
-import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,6 +9,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from tests.unit.pserver.commands.ending import run_to_end
 from tests.unit.pserver.commands.histories import (
     EXAMPLES,
     MODES,
@@ -102,7 +102,7 @@ def test_a_restored_machine_goes_on_as_the_one_that_was_saved(
     if of["elastic"]:
         history = [*(replace(each, kind="join") for each in history[:3]), *history]
 
-    asyncio.run(restore_in_the_middle(mode, storage, rule, history, cut, **of))
+    run_to_end(restore_in_the_middle(mode, storage, rule, history, cut, **of))
 
 
 async def saved_training(mode: Mode) -> list[Message]:

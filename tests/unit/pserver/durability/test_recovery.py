@@ -9,6 +9,7 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
+from tests.unit.pserver.commands.ending import run_to_end
 from tests.unit.pserver.commands.histories import (
     EXAMPLES,
     MODES,
@@ -159,7 +160,7 @@ def test_a_recovered_machine_has_what_was_on_the_disk(
     histories: list[tuple[list[Deed], bool, bool]],
 ) -> None:
     folder = tmp_path_factory.mktemp("pserver")
-    asyncio.run(train_and_recover(folder, mode, rule, histories))
+    run_to_end(train_and_recover(folder, mode, rule, histories))
 
 
 async def trained(folder: Path) -> Server:

@@ -1,6 +1,5 @@
 """A follower that executes what the journal has kept comes to the owner's state."""
 
-import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,6 +8,7 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 from hypothesis import Phase, given, settings
+from tests.unit.pserver.commands.ending import run_to_end
 from tests.unit.pserver.commands.histories import (
     EXAMPLES,
     MODES,
@@ -159,4 +159,4 @@ def test_a_follower_comes_to_the_state_of_its_owner(
     with pytest.MonkeyPatch.context() as patch:
         if seed % 4:  # owners work on their threads, so that there is work under way
             patch.setattr(owners, "INLINE_ROWS", -1)
-        asyncio.run(follow(mode, storage, rule, history, cut, seed, **of))
+        run_to_end(follow(mode, storage, rule, history, cut, seed, **of))
