@@ -24,9 +24,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from paramfleet_coordinator.core.absent.failing import Failing
 from paramfleet_coordinator.core.absent.losses import Losses
 from paramfleet_coordinator.core.absent.returning import Returning
+from paramfleet_coordinator.core.absent.servers import DurableServers, require_data
 from paramfleet_coordinator.core.absent.shrinking import end_of, shrinks
+from paramfleet_coordinator.core.absent.silence import Silence
+from paramfleet_coordinator.core.absent.words import death
 from paramfleet_coordinator.core.barriers import Barriers
 from paramfleet_coordinator.core.groups.hosting import Hosting
 from paramfleet_coordinator.core.groups.planner import PlanEvent, PlanRules
@@ -35,7 +39,6 @@ from paramfleet_coordinator.core.place import Place
 from paramfleet_shared.discovery.errors import (
     JobFinishedError,
     OtherHostingError,
-    WrongDataFolderError,
 )
 from paramfleet_shared.discovery.orders import Orders
 from paramfleet_shared.discovery.placement import Placement
@@ -47,21 +50,12 @@ from paramfleet_shared.discovery.records import (
     JobSizes,
     Lost,
     Member,
-    MemberKey,
     Snapshot,
     State,
 )
 from paramfleet_shared.errors import JobFailedError
 
 __all__ = ["Decision", "Job", "JobRules"]
-
-
-_NO_COPY = (
-    "; it had group {group}, and no process that lives has a copy: continue from a checkpoint "
-    "(--resume). With a data folder (--data-dir) a group outlives all its processes"
-)
-
-_LEFT = "left before the training was finished"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,7 +118,6 @@ class Job:
         self.launch = launch
         self.run_id = run_id
         self._rules = rules
-        self._first_joined_at: float | None = None
         self.sizes = sizes
         self.members = Membership(
             _limits_of(sizes),
@@ -134,9 +127,8 @@ class Job:
             elastic=sizes.elastic,
             returning=sizes.returning,
         )
-        self.returning = Returning(
-            rules.worker_return_s if sizes.returning else 0.0, describe=_death
-        )
+        self.returning = Returning(rules.worker_return_s if sizes.returning else 0.0)
+        self.servers = DurableServers(self.members, return_s=rules.server_return_s)
         self.hosting: Hosting | None = None
         """The processes of the groups; None where each pserver is a process of its own."""
         if sizes.is_planned:
@@ -146,20 +138,29 @@ class Job:
                 replica_grace_s=rules.replica_grace_s,
             )
             self.hosting = Hosting(self.members, num_groups=sizes.server_num, rules=plan_rules)
-        self._named_silent: dict[MemberKey, float] = {}
-        self._named_lost: dict[MemberKey, float] = {}
+        self._failing = Failing(
+            self.members,
+            returning=self.returning,
+            servers=self.servers,
+            hosting=self.hosting,
+            patience_s=rules.start_timeout_s,
+        )
+        self._silence = Silence(self.members, is_named_elsewhere=self.servers.is_named)
         self.barriers = barriers or Barriers()
         self.losses = Losses()
         self.shrinks = False
         """Whether sync goes on without a worker that died and doesn't come back."""
         self._is_settling, self._settling_since = False, math.inf
         """Whether pservers may have more to say of workers, and since when."""
-        self._deserted_at: float | None = None
         self.state: State = "waiting"
         self.failure: Failure | None = None
-        self.placement: Placement | None = None
         self.orders = Orders()
         """What an operator wants of the job."""
+
+    @property
+    def placement(self) -> Placement | None:
+        """Return where the pservers are, once that is published."""
+        return self.servers.placement
 
     @property
     def record(self) -> JobRecord:
@@ -233,13 +234,13 @@ class Job:
         if newcomer.role == "worker" and self._may_go_on_without:
             return self._join_worker(newcomer, index, asked_at=asked_at, now=now)
         if newcomer.role == "pserver":
-            durable = self._durable_place(newcomer, index)
+            durable = None if self.has_ended else self.servers.place_for(newcomer, index)
             if durable is not None:
-                self._require_data(newcomer, durable.member)
+                require_data(newcomer, durable.member, run_id=self.run_id)
                 successor = replace(newcomer, index=durable.member.index)
                 return self.members.take_over(successor, now=now)
-            if self._is_forgotten(newcomer, index):
-                self._require_data(newcomer, None)
+            if self.servers.is_forgotten(newcomer, index):
+                require_data(newcomer, None, run_id=self.run_id)
         replaceable = self.state == "waiting" and (
             newcomer.role == "worker" or self.placement is None
         )
@@ -298,19 +299,11 @@ class Job:
             return planned
         if self.has_ended or member.incarnation <= placement.term_of(member.index):
             return []
-        self.placement = placement.with_server(
+        self.servers.placement = placement.with_server(
             member.index, endpoint=member.endpoint, term=member.incarnation
         )
-        since = self._named_lost.pop(member.key, None)
-        if planned:
-            return planned
-        after = "" if since is None else f", after {now - since:.1f} s"
-        reason = (
-            f"pserver {member.index} is back{after}: process {member.pid} on {member.host} "
-            f"(incarnation {member.incarnation}) has its data"
-        )
-        facts = {"index": member.index, "incarnation": member.incarnation, "reason": reason}
-        return [Decision(event="pserver.back", facts=facts)]
+        event, facts = self.servers.note_return(member, now=now)
+        return planned or [Decision(event=event, facts=facts)]
 
     def failure_error(self) -> JobFailedError | None:
         """Return the job's failure as what members raise; None if it has none."""
@@ -365,8 +358,8 @@ class Job:
         ]  # a former coordinator may have admitted it
         if self.hosting is not None:
             losses += _decisions(self.hosting.decide(now=now))
-        losses += self._find_silent(now)
-        losses += self._find_lost_servers(now)
+        losses += _named(self._silence.look(now=now))
+        losses += _named(self.servers.look(now=now))
         losses += self._find_lost(now) if self.sizes.elastic else []
         losses += self._find_away(now)
         losses += self._shrink(snapshot, now)
@@ -374,7 +367,7 @@ class Job:
         if failure is None:
             if self._all_workers_ended() and not self._is_settling:
                 return losses + self._finish()
-            failure = self._find_failure(now)
+            failure = self._failing.find(self.sizes, self.state, shrinks=self.shrinks, now=now)
         if failure is not None:
             return losses + self._fail(failure)
         return losses + self._start()
@@ -402,7 +395,7 @@ class Job:
     def resume(self, recorded: JobRecord) -> None:
         """Go on from where a former coordinator was."""
         if self.placement is None and recorded.placement:
-            self.placement = Placement.from_wire(dict(recorded.placement))
+            self.servers.placement = Placement.from_wire(dict(recorded.placement))
         if self.state == "waiting" and recorded.state == "training":
             self.state = "training"
         self.launch = self.launch or recorded.launch
@@ -423,7 +416,7 @@ class Job:
         if self.placement is None and len(pservers) == self.sizes.server_num:
             endpoints = tuple(place.member.endpoint for place in pservers)
             terms = tuple(place.member.incarnation for place in pservers)
-            self.placement = Placement(
+            self.servers.placement = Placement(
                 endpoints=endpoints,
                 num_shards=self.sizes.num_shards,
                 terms=terms,
@@ -447,38 +440,11 @@ class Job:
         facts = {"role": failure.role, "index": failure.index, "reason": failure.reason}
         return [Decision(event="job.failed", facts=facts)]
 
-    def _find_silent(self, now: float) -> list[Decision]:
-        """Name those who are silent and waited for, and those who are back."""
-        decisions = []
-        silent = {place.member.key: place for place in self.members.silent()}
-        for (role, index), since in list(self._named_silent.items()):
-            if (role, index) not in silent:
-                del self._named_silent[role, index]
-                if (role, index) in self._named_lost:
-                    continue  # which says when it is back
-                if self.members.is_silent(self.members.places[role, index]):
-                    continue  # it has ended instead
-                facts = {"role": role, "index": index, "silent_s": round(now - since, 1)}
-                facts["reason"] = f"{role} {index} is back after {now - since:.1f} s"
-                decisions.append(Decision(event="member.back", facts=facts))
-        for (role, index), place in silent.items():
-            if (role, index) not in self._named_silent and self.members.is_awaited(place):
-                self._named_silent[role, index] = place.renewed_at
-                silent_s = now - place.renewed_at
-                facts = {"role": role, "index": index, "silent_s": round(silent_s, 1)}
-                facts["reason"] = (
-                    f"{role} {index} has been silent for {silent_s:.1f} s; its launcher sees "
-                    "it alive, and it is waited for"
-                )
-                decisions.append(Decision(event="member.silent", facts=facts))
-        return decisions
-
     def _find_away(self, now: float) -> list[Decision]:
         """Name workers that are waited for, and those that are back."""
         if not self.sizes.returning:
             return []
-        events = self.returning.look(self.members.of_role("worker"), now=now)
-        return [Decision(event=event, facts=facts) for event, facts in events]
+        return _named(self.returning.look(self.members.of_role("worker"), now=now))
 
     def _shrink(self, snapshot: Snapshot, now: float) -> list[Decision]:
         """Go on in sync without workers that nobody takes the place of, if that was said."""
@@ -492,7 +458,7 @@ class Job:
                 place.is_given_up = True  # by a former coordinator
             elif self.members.is_gone(place) and not self.is_waited_for(place):
                 place.is_given_up = True
-                why = (place.why or _death(place, now)) + self._in_vain(place)
+                why = (place.why or death(place, now)) + self.returning.in_vain()
                 decisions.append(self._lose(place, why))
         for lost in self.losses.record:
             step = end_of(lost, snapshot.facts, server_num=self.sizes.server_num)
@@ -502,100 +468,24 @@ class Job:
                 decisions.append(Decision(event="job.shrunk", facts=facts))
         return decisions
 
-    def _find_lost_servers(self, now: float) -> list[Decision]:
-        """Name durable pservers that have no process and are waited for, and those back."""
-        decisions = []
-        for place in self.members.of_role("pserver"):
-            key, index = place.member.key, place.member.index
-            since = self._named_lost.get(key)
-            if since is None and self.is_waited_for(place):
-                self._named_lost[key] = place.renewed_at
-                left_s = self._rules.server_return_s - (place.lost_s or 0.0)
-                words = (
-                    f"{_departure(place, now)}; for {left_s:.0f} s the job waits for a process"
-                )
-                reason = f"pserver {index}: {words} that has its data"
-                facts = {"index": index, "waits_s": round(left_s, 1), "reason": reason}
-                decisions.append(Decision(event="pserver.lost", facts=facts))
-            elif since is not None and place.lost_s is None:
-                del self._named_lost[key]
-                reason = f"pserver {index} is back after {now - since:.1f} s"
-                facts = {"index": index, "incarnation": place.member.incarnation}
-                decisions.append(
-                    Decision(event="pserver.back", facts={**facts, "reason": reason})
-                )
-        return decisions
-
     def is_waited_for(self, place: Place) -> bool:
         """Return whether a place has no process, and one may come that goes on in it.
 
         A pserver's must have its data; any does for a worker.
         """
-        if place.member.role == "worker":
-            return not self.has_ended and self.returning.awaits(place)
-        return (
-            self._is_kept(place)
-            and not self.has_ended
-            and place.lost_s is not None
-            and place.lost_s < self._rules.server_return_s
-        )
+        return self.waits_s(place) is not None
 
     def waits_s(self, place: Place) -> float | None:
         """Return for how long a place without a process is waited for; None if it isn't."""
-        if place.member.role == "worker":
-            return None if self.has_ended else self.returning.left_s(place)
-        if not self.is_waited_for(place) or place.lost_s is None:
+        if self.has_ended:
             return None
-        return self._rules.server_return_s - place.lost_s
-
-    def _is_kept(self, place: Place) -> bool:
-        """Return whether what a pserver has of the training outlives its process."""
-        member = place.member
-        return member.role == "pserver" and member.durable and self.placement is not None
-
-    def _durable_place(self, newcomer: Member, index: int | None) -> Place | None:
-        """Return the place of a durable pserver that a newcomer asks for, amid the job."""
-        place = None if index is None else self.members.places.get(("pserver", index))
-        if place is None or place.member.nonce == newcomer.nonce or self.has_ended:
-            return None
-        return place if self._is_kept(place) else None
-
-    def _is_forgotten(self, newcomer: Member, index: int | None) -> bool:
-        """Return whether a durable pserver had an index of which nothing but that is known.
-
-        It died when Redis was empty, and so was its coordinator's successor's memory.
-        """
-        if self.placement is None or index is None or not newcomer.durable:
-            return False
-        return self.placement.term_of(index) > 0 and (
-            ("pserver", index) not in self.members.places
-        )
+        is_worker = place.member.role == "worker"
+        return self.returning.left_s(place) if is_worker else self.servers.left_s(place)
 
     def least_incarnation(self, role: str, index: int) -> int:
         """Return an incarnation that a newcomer's must be above, whatever Redis knows."""
-        placed = 0
-        if role == "pserver" and self.placement is not None:
-            placed = self.placement.term_of(index)
+        placed = self.servers.least_term(index) if role == "pserver" else 0
         return max(placed, self.members.places[role, index].incarnation)
-
-    def _require_data(self, newcomer: Member, former: Member | None) -> None:
-        """Refuse a newcomer that hasn't locked the data folder of a pserver in this run.
-
-        Raises:
-            WrongDataFolderError: naming what it has.
-        """
-        if newcomer.durable and newcomer.holds_run and newcomer.holds_run == self.run_id:
-            return
-        known = "which is gone"
-        if former is not None:
-            known = f"process {former.pid} on {former.host} (incarnation {former.incarnation})"
-        raise WrongDataFolderError(
-            index=newcomer.index if former is None else former.index,
-            run=self.run_id,
-            durable=newcomer.durable,
-            holds_run=newcomer.holds_run,
-            former=known,
-        )
 
     def _find_lost(self, now: float) -> list[Decision]:
         """Count workers as lost that fell silent for long, or said that they give up."""
@@ -608,7 +498,7 @@ class Job:
         ]
         silent = self.members.silent_workers(grace_s=self._rules.worker_grace_s)
         return [self._lose(place, place.why) for place in gave_up] + [
-            self._lose(place, _death(place, now)) for place in silent
+            self._lose(place, death(place, now)) for place in silent
         ]
 
     def _lose(self, place: Place, why: str) -> Decision:
@@ -627,75 +517,6 @@ class Job:
         if self.sizes.returning and self.members.returning():
             return False
         return complete and well and all(place.end for place in workers)
-
-    def _find_failure(self, now: float) -> Failure | None:
-        dead = [place for place in self.members.dead() if not self._goes_on_without(place)]
-        if dead:
-            return _failure_of(dead[0], _death(dead[0], now) + self._in_vain(dead[0]))
-        for place in self.members.of_role("pserver"):
-            if place.end and not self._goes_on_without(place):
-                return _failure_of(place, _LEFT + self._in_vain(place))
-        if self.sizes.returning:
-            for place in self.members.of_role("worker"):
-                lost = place.end == "lost" and not place.is_given_up
-                if lost and not self.is_waited_for(place):
-                    return _failure_of(place, place.why + self._in_vain(place))
-        return self._find_desertion(now) or self._find_absentee(now)
-
-    def _goes_on_without(self, place: Place) -> bool:
-        """Return whether the job waits for who goes on in the place of one that has ended."""
-        if self.is_waited_for(place):
-            return True
-        is_group = self.hosting is not None and place.member.role == "pserver"
-        return is_group and self.hosting is not None and self.hosting.survives(place)
-
-    def _in_vain(self, place: Place) -> str:
-        """Return that another process of a place was waited for; empty if it wasn't."""
-        if place.member.role == "worker":
-            return self.returning.in_vain()
-        patience_s = self._rules.server_return_s
-        if self.hosting is not None and not self._is_kept(place):
-            return _NO_COPY.format(group=place.member.index)
-        if not patience_s or not self._is_kept(place):
-            return ""
-        return f"; no process came back with its data in {patience_s:g} s"
-
-    def _find_desertion(self, now: float) -> Failure | None:
-        """Return who was lost last, if all workers are and no other came in time."""
-        workers = self.members.of_role("worker")
-        if self.state != "training" or any(place.end != "lost" for place in workers):
-            self._deserted_at = None
-            return None
-        if self._deserted_at is None:
-            self._deserted_at = now
-        patience_s = self._rules.start_timeout_s
-        if workers and self.shrinks:
-            last = max(workers, key=lambda place: place.renewed_at)
-            return _failure_of(last, "all workers are lost; this one: " + last.why)
-        if not workers or not patience_s or now - self._deserted_at < patience_s:
-            return None
-        last = max(workers, key=lambda place: place.renewed_at)
-        every = f"all workers are lost, and none came in {patience_s:.0f} s; this one: "
-        return _failure_of(last, every + last.why)
-
-    def _find_absentee(self, now: float) -> Failure | None:
-        """Return who hasn't joined in time."""
-        if self.state != "waiting" or not self.members.places:
-            return None
-        if self._first_joined_at is None:
-            self._first_joined_at = now
-        patience_s = self._rules.start_timeout_s
-        if not patience_s or now - self._first_joined_at < patience_s:
-            return None
-        started = self.sizes.server_processes
-        roles = ("pserver", "worker")
-        if self.hosting is not None and len(self.members.of_role(PROCESS)) < started:
-            roles = (PROCESS, "worker")
-        for role in roles:
-            for index in self.members.missing(role):
-                reason = f"hasn't joined {patience_s:.0f} s after the first member"
-                return Failure(role=role, index=index, reason=reason)
-        return None
 
 
 def _named_workers(snapshot: Snapshot) -> dict[int, int]:
@@ -716,26 +537,9 @@ def _limits_of(sizes: JobSizes) -> dict[str, int]:
     return {**limits, PROCESS: sizes.server_num} if sizes.is_planned else limits
 
 
+def _named(events: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Decision]:
+    return [Decision(event=event, facts=facts) for event, facts in events]
+
+
 def _decisions(events: Sequence[PlanEvent]) -> list[Decision]:
     return [Decision(event=each.event, facts=each.facts) for each in events]
-
-
-def _failure_of(place: Place, reason: str) -> Failure:
-    return Failure(role=place.member.role, index=place.member.index, reason=reason)
-
-
-def _departure(place: Place, now: float) -> str:
-    if not place.end:
-        return _death(place, now)
-    member = place.member
-    return f"process {member.pid} on {member.host} {_LEFT}"
-
-
-def _death(place: Place, now: float) -> str:
-    member = place.member
-    at = f", {member.endpoint}" if member.endpoint else ""
-    state = "is silent, though its launcher sees it alive" if place.vouched else "is dead"
-    return (
-        f"process {member.pid} on {member.host}{at} {state}: "
-        f"last heartbeat {now - place.renewed_at:.1f} s ago"
-    )

@@ -6,9 +6,10 @@ part of the steps and its place at barriers stay its own meanwhile.
 Nothing here waits or reads a clock.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from paramfleet_coordinator.core.absent.words import death
 from paramfleet_coordinator.core.place import Place
 
 if TYPE_CHECKING:
@@ -22,12 +23,10 @@ class Returning:
 
     Args:
         return_s: How long one is waited for; 0 waits for none.
-        describe: Says how a member that is silent has ended.
     """
 
-    def __init__(self, return_s: float, *, describe: Callable[[Place, float], str]) -> None:
+    def __init__(self, return_s: float) -> None:
         self._return_s = return_s
-        self._describe = describe
         self._named: dict[MemberKey, float] = {}
 
     def awaits(self, place: Place) -> bool:
@@ -58,7 +57,7 @@ class Returning:
             since, left_s = self._named.get(key), self.left_s(place)
             if since is None and left_s is not None:
                 self._named[key] = now
-                how = place.why or self._describe(place, now)
+                how = place.why or death(place, now)
                 reason = f"worker {index}: {how}; for {left_s:.0f} s the job waits for another"
                 facts = {"index": index, "waits_s": round(left_s, 1), "reason": reason}
                 events.append(("worker.away", facts))
