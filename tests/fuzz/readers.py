@@ -34,7 +34,7 @@ from tests.unit.pserver.durability.log.segments import segment
 
 from paramfleet_pserver.commands.codec import from_bytes, message_of, to_bytes
 from paramfleet_pserver.commands.passes import PassMode
-from paramfleet_pserver.commands.records import BeginTerm, Command, Load, Make
+from paramfleet_pserver.commands.records import BeginTerm, Command, Load, Make, Origin
 from paramfleet_pserver.commands.snapshot.reading import restore
 from paramfleet_pserver.durability.log.core.layout import HeaderError, SegmentHeader
 from paramfleet_pserver.durability.log.core.reading import end_of
@@ -125,7 +125,7 @@ async def _training(mode: Mode) -> tuple[list[Command], list[bytes]]:
     if mode == "geo":
         made += [from_bytes(bytearray(body), one.store) for body in _announced(one)]
     await one.settle()
-    made += [BeginTerm(3), Load(tuple(one.store))]
+    made += [BeginTerm(3), Load(tuple(one.store), Origin("/ckpt", "ab" * 32))]
     saved = await one.snapshot()
     await one.owners.close()
     return made, saved

@@ -128,8 +128,8 @@ class Host:
         if promoted is not None:
             self.routes.go_on(promoted)
             self.routes.followers.inherit(inherited)
-        elif persistence is not None:
-            await self.routes.recover()
+        elif persistence is not None and await self.routes.recover():
+            self.routes.begin_term()
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self._reconcile()))
         if persistence is not None:

@@ -23,8 +23,9 @@ from paramfleet_shared.discovery.job_registry import JobRegistry
 from paramfleet_shared.discovery.placement import Placement
 from paramfleet_shared.discovery.plan import GroupPlan, ProcessId
 from paramfleet_shared.discovery.records import JobSizes
+from paramfleet_shared.discovery.redis.scripts import Keys
 from paramfleet_shared.discovery.redis.store import RedisStore
-from paramfleet_shared.discovery.registry import CoordinatorRecord
+from paramfleet_shared.discovery.registry import CoordinatorRecord, field_of
 from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.errors import FleetError
 from paramfleet_shared.net.rpc.faults import Verdict
@@ -213,6 +214,11 @@ class PlannedJob:
         }
         await pservers.call_all("declare", fields, timeout_s=LATE_S)
         return Worker(pservers, author, mode)
+
+    async def note_incarnation(self, role: str, index: int, incarnation: int) -> None:
+        """Have the registry name an incarnation as the newest of a place."""
+        key = Keys(self.name).of_job("lives")
+        await self._store.command("HSET", key, field_of(role, index), str(incarnation))
 
     async def _placed(self) -> Placement:
         await until(lambda: self.job.placement)

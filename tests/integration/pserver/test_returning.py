@@ -127,7 +127,8 @@ class Server:
             dirs=CheckpointDirs.of(tempfile.gettempdir()),  # where tmp_path is
             persistence=self._persistence,
         )
-        await routes.recover()
+        if await routes.recover():
+            routes.begin_term()
 
         def handler(op: str) -> Any:
             return lambda request: routes.handle(op, request)
@@ -159,6 +160,17 @@ class Server:
         await self.routes.close()
         async with self._persistence._saving:  # a snapshot ends before its owners do
             await self._owners.close()
+
+
+def declaration(author: Author, num_workers: int = 1, mode: str = "async") -> dict[str, Any]:
+    return {
+        **author.fields(),
+        "tables": [ROWS.to_wire(), FLAT.to_wire()],
+        "mode": mode,
+        "worker_num": num_workers,
+        "max_staleness": None,
+        "async_rate": "full",
+    }
 
 
 class Job:
@@ -210,16 +222,8 @@ class Job:
             secret=self.secret,
         )
         self.stack.push_async_callback(pservers.close)
-        fields = {
-            **author.fields(),
-            "tables": [ROWS.to_wire(), FLAT.to_wire()],
-            "mode": mode,
-            "worker_num": num_workers,
-            "max_staleness": None,
-            "async_rate": "full",
-        }
         if declares:
-            await pservers.call_all("declare", fields)
+            await pservers.call_all("declare", declaration(author, num_workers, mode))
         return Worker(pservers, author)
 
     async def return_(self, index: int) -> None:
@@ -572,6 +576,25 @@ async def test_a_load_that_no_snapshot_has_is_done_again_with_what_followed(
     await worker.pservers.settle()
     await job.return_(0)
     assert await worker.pull([1]) == ([2.0], 100.0)
+
+
+async def test_who_declares_after_a_recovery_is_answered_what_was_loaded(
+    start_job: Any, tmp_path: Path
+) -> None:
+    job = await start_job(1)
+    folder = saved(tmp_path / "saved", 100.0)
+    await job.servers[0].routes.load_from(Path(folder))
+    worker = await job.worker(0)
+    fields = declaration(worker._author)
+    (before,) = await worker.pservers.call_all("declare", fields)
+    await worker.push([1])
+    await worker.pservers.settle()
+
+    await job.return_(0)
+
+    (after,) = await worker.pservers.call_all("declare", fields)
+    assert after.fields["folder"] == before.fields["folder"] == folder
+    assert after.fields["manifest"] == before.fields["manifest"] != ""
 
 
 async def behind(start_job: Any) -> tuple[Job, list[Worker]]:

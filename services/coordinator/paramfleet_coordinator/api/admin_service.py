@@ -206,8 +206,8 @@ class AdminService:
         if hurt.role == "redis" and self._hurter is not None:
             await self._hurter.hurt_redis(hurt)
         elif hurt.role == "coordinator":
-            loop = asyncio.get_running_loop()
-            loop.call_later(ANSWERED_S, hurting.take, self._rpc_routes.orders.hurts)
+            # Not former orders: those were for a process whose successor this may be.
+            asyncio.get_running_loop().call_later(ANSWERED_S, hurting.take, (hurt,))
 
     async def scale(self, wanted: int) -> dict[str, Any]:
         """Have so many processes for the pservers' groups; return who starts or ends them.

@@ -241,6 +241,10 @@ def drain(orders: Orders, job: Standing, *, rank: int) -> Orders:
     return _next(orders, job, drained=(*orders.drained, rank))
 
 
+_ONLY_ONES = {("coordinator", 0): 0, ("redis", 0): 0}
+"""Processes that are no members, and have no incarnation."""
+
+
 def chaos(
     orders: Orders,
     job: Standing,
@@ -272,7 +276,7 @@ def chaos(
     except SettingError as error:
         facts = {**error.facts, "value": str(error.facts["value"])}
         raise SettingRefusedError(**facts) from error
-    if hurt.role in {"worker", "pserver"} and (hurt.role, hurt.index) not in living:
+    if (hurt.role, hurt.index) not in {**living, **_ONLY_ONES}:
         reason = f"no living process is {hurt.target}"
         raise ActionRefusedError(action="chaos", mode="", reason=reason)
     incarnation = living.get((hurt.role, hurt.index), 0)

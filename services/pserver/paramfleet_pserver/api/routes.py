@@ -216,6 +216,8 @@ class Routes:
     async def recover(self) -> bool:
         """Go on with the training that is on the disk; returns whether there is one.
 
+        ``begin_term`` comes next.
+
         Raises:
             FleetError: why it can't be recovered; see ``Persistence.recover``.
             OSError: if the system refuses.
@@ -227,11 +229,19 @@ class Routes:
         if found is None:
             return False
         machine, journal = found
-        self._training = training = self._trains(machine, journal)
-        training.execute(BeginTerm(self._persistence.term))
+        self._training = self._trains(machine, journal)
         self._await_proposal(journal)
-        self._apply_losses(training)
         return True
+
+    def begin_term(self) -> None:
+        """Give no number again to anything that this pserver may have answered before.
+
+        Raises:
+            UnavailableError: if the disk refuses it now; then it is to be tried again.
+        """
+        assert self._training is not None, "it was recovered"
+        self._training.execute(BeginTerm(self._door.term))
+        self._apply_losses(self._training)
 
     def go_on(self, promoted: Promoted) -> None:
         """Go on with the training of an owner that this process has followed.
@@ -283,6 +293,7 @@ class Routes:
         return self.followers.handover
 
     def _trains(self, machine: Machine, journal: Journal | None) -> Training:
+        self._checkpoints.go_on(machine)
         check = None if self._durable is None else self._door.check
         return Training(machine, clock=self._clock, journal=journal, check=check)
 
@@ -466,8 +477,7 @@ class Routes:
         await training.announce(training.mode.news_of_all(declared.rank))
         loaded = [s.name for s in declared.specs if self._store.find(s.name).is_loaded]
         created = [table.spec.name for table in built]
-        folder = self._checkpoints.loaded_from
-        digest = self._checkpoints.loaded_digest
+        folder, digest = self._checkpoints.origin
         about = {"created": created, "loaded": loaded, "folder": folder, "manifest": digest}
         facts = {
             "step": step,
@@ -731,6 +741,7 @@ class Routes:
             store=self._store,
             owners=self._owners,
         )
+        machine.origin = self._checkpoints.origin
         journal = None
         if self._persistence is not None:
             copies = partial(self._copies, has_disk=True)

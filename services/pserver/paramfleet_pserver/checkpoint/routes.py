@@ -26,7 +26,8 @@ from paramfleet_pserver.checkpoint.storage import (
     save_tables,
     trained_otherwise,
 )
-from paramfleet_pserver.commands.records import Load
+from paramfleet_pserver.commands.machine import Machine
+from paramfleet_pserver.commands.records import Load, Origin
 from paramfleet_pserver.core.holding import Source
 from paramfleet_pserver.requests.fields import Fields
 from paramfleet_pserver.tables.owners import Owners
@@ -89,10 +90,8 @@ class Checkpointing:
         self._apart = Apart()
         self.saved_states = SavedStates()
         """Of the checkpoint that was loaded last."""
-        self.loaded_from = ""
-        """Folder that was loaded last, with its links resolved; empty for none."""
-        self.loaded_digest = ""
-        """SHA-256 of the manifest that was loaded last; empty for none."""
+        self.origin = Origin()
+        """What was loaded last."""
 
     async def hold(self, request: Request, training: Training) -> Message:
         """Hold pushes, and answer which ones were applied; ``for_s`` 0 lets them go on.
@@ -379,16 +378,25 @@ class Checkpointing:
         )
         if check is not None:
             check()
+        origin = Origin(str(directory), loaded.digest)
         if training is None:
             self._store.put(loaded.tables)
         else:
-            training.execute(Load(tuple(loaded.tables)))
-        self.loaded_from, self.loaded_digest = str(directory), loaded.digest
-        self.saved_states.begin(directory, loaded.digest)
+            training.execute(Load(tuple(loaded.tables), origin))
+        self._note(origin)
         if training is not None:
             await training.announce(training.mode.news_of_load())
         _log_left_out(loaded)
         return loaded
+
+    def go_on(self, machine: Machine) -> None:
+        """Answer from now on with what the tables of a machine were loaded from."""
+        if machine.origin.folder:
+            self._note(machine.origin)
+
+    def _note(self, origin: Origin) -> None:
+        self.origin = origin
+        self.saved_states.begin(Path(origin.folder), origin.digest)
 
     async def fit(self, specs: Iterable[TableSpec], *, apart: bool) -> None:
         """Turn what was loaded before the workers said how they train it into that.

@@ -34,6 +34,7 @@ from paramfleet_pserver.commands.records import (
     Load,
     Lose,
     Make,
+    Origin,
     Prepare,
     Remove,
     Retire,
@@ -213,7 +214,7 @@ def _describe_limit(command: Limit) -> _Described:
 def _describe_load(command: Load) -> _Described:
     described = [describe_table(table, index) for index, table in enumerate(command.tables)]
     tensors = {name: tensor for _, of_table in described for name, tensor in of_table.items()}
-    return {"tables": [about for about, _ in described]}, tensors
+    return {"tables": [about for about, _ in described], **command.origin._asdict()}, tensors
 
 
 def _describe_make(command: Make) -> _Described:
@@ -293,7 +294,8 @@ def _read_limit(message: Message, _store: TableStore) -> Limit:
 
 
 def _read_load(message: Message, store: TableStore) -> Load:
-    tables = Fields(message.fields, where="load").parts("tables")
+    fields = Fields(message.fields, where="load")
+    tables = fields.parts("tables")
     wheres = [Fields(about, where=f"load table {i}") for i, about in enumerate(tables)]
     specs = [spec_of(about.map("spec")) for about in wheres]
     store.check(specs)
@@ -302,7 +304,8 @@ def _read_load(message: Message, store: TableStore) -> Load:
         tuple(
             read_table(message, about, i, store.build(spec))
             for i, (about, spec) in enumerate(zip(wheres, specs, strict=True))
-        )
+        ),
+        Origin(fields.text("folder"), fields.text("digest")),
     )
 
 

@@ -40,6 +40,7 @@ from paramfleet_pserver.commands.records import (
     Load,
     Lose,
     Make,
+    Origin,
     PassCommand,
     Prepare,
     Remove,
@@ -148,6 +149,8 @@ class Machine:
         """Where workers return, before which step a former process of each has sent changes."""
         self.left: dict[Rank, Step] = {}
         """The steps that each worker had taken that has left, as it said."""
+        self.origin = Origin()
+        """What the tables were loaded from last."""
         self.is_elastic = elastic
         self.is_returning = returning
         self.states = WorkerStates()
@@ -610,6 +613,7 @@ class Machine:
         if loaded.issuperset(table.spec.name for table in self.store):
             self.identities.forget_effects()
         self.store.put(command.tables)
+        self.origin = command.origin
         for name in loaded:
             self.mode.note_write(self.store.find(name), "a load")
         return self._done()

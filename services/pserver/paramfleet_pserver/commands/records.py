@@ -9,6 +9,7 @@ pieces are in it. Numbers stay as they travelled.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from paramfleet_pserver.requests.checked import ExchangeRequest, PushRequest
 from paramfleet_pserver.requests.dense_requests import AssignRequest
@@ -40,6 +41,7 @@ __all__ = [
     "Load",
     "Lose",
     "Make",
+    "Origin",
     "PassCommand",
     "Prepare",
     "Remove",
@@ -214,12 +216,22 @@ class Make:
     """The same as they were made beforehand, which takes a while; not part of the bytes."""
 
 
+class Origin(NamedTuple):
+    """The checkpoint that rows were loaded from."""
+
+    folder: str = ""
+    """With its links resolved; empty for none."""
+    digest: str = ""
+    """SHA-256 of its manifest, as hexadecimal digits."""
+
+
 @dataclass(frozen=True, slots=True)
 class Load:
     """The rows and the age of tables are replaced by those of a checkpoint."""
 
     tables: tuple[Table, ...]
     """Nobody else changes them."""
+    origin: Origin
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from paramfleet_pserver.durability.log.settings import LogSettings
 from paramfleet_pserver.durability.persistence import Persistence
 from paramfleet_pserver.following.follower import Promoted
 from paramfleet_pserver.hosting.folders import run_folder
+from paramfleet_pserver.hosting.seldom import SeldomWarning
 from paramfleet_pserver.tables.owners import Owners
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.discovery.errors import FencedError
@@ -30,7 +31,12 @@ from paramfleet_shared.discovery.membership.planning import PlanCaller
 from paramfleet_shared.discovery.placement import Placement
 from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.errors import FleetError, OutcomeUnknownError, UnavailableError
-from paramfleet_shared.errors.logs import DataFolderError
+from paramfleet_shared.errors.logs import (
+    DataFolderError,
+    DiskFailingError,
+    DiskFullError,
+    LogBehindError,
+)
 from paramfleet_shared.errors.served import PartLostError
 from paramfleet_shared.files.addresses import place_of
 from paramfleet_shared.files.folders import CheckpointDirs
@@ -63,6 +69,9 @@ COPIES_POLL_S = 0.1
 
 SNAPSHOT_RETRY_S = 5.0
 """Seconds after one that failed."""
+
+TAKEN_RETRY_S = 0.2
+"""Seconds after a command that the disk didn't take, before the group is open."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,6 +130,7 @@ class HostedGroup:
         self.is_noted = True
         """Whether its disk says under which term it is owned, where that has to be noted."""
         self._opened = asyncio.Event()
+        self._not_taken = SeldomWarning(log, "pserver.disk_refuses", parts.clock)
         self._asks: asyncio.Event | None = None
         """Set while a newer term is asked for; fired when it is known what came of it."""
         settings = parts.settings
@@ -291,6 +301,7 @@ class HostedGroup:
                 routes.followers.inherit(of.inherited)
                 await self._fence(session, routes)
             elif await routes.recover():
+                await self._until_taken(routes.begin_term)
                 await self._fence(session, routes)
                 took_s = round(self._clock.monotonic() - began, 3)
                 log.warning(
@@ -362,7 +373,18 @@ class HostedGroup:
             *(session.read_incarnation("worker", rank) for rank in ranks)
         )
         for rank, incarnation in zip(ranks, newest, strict=True):
-            routes.fence(rank, incarnation)
+            await self._until_taken(partial(routes.fence, rank, incarnation))
+
+    async def _until_taken(self, execute: Callable[[], None]) -> None:
+        """Execute a command as soon as the disk takes it: it may have room later."""
+        while True:
+            try:
+                execute()
+            except (DiskFullError, DiskFailingError, LogBehindError) as error:
+                self._not_taken.warn(group=self.index, reason=str(error))
+                await self._clock.sleep(TAKEN_RETRY_S)
+            else:
+                return
 
     async def _register_copies(self, session: JobSession, planned: Planned) -> None:
         """Have the registry name those copies that may be gone on with."""

@@ -272,6 +272,12 @@ def test_what_is_no_member_has_no_incarnation(target: str) -> None:
     assert (only.role, only.incarnation) == (target, 0)
 
 
+@pytest.mark.parametrize("target", ["coordinator:7", "redis:1", "pserver:0", "worker:1"])
+def test_only_what_there_is_can_be_hurt(target: str) -> None:
+    with pytest.raises(ActionRefusedError, match=f"no living process is {target}"):
+        hurt(NONE, {"action": "kill", "target": target})
+
+
 def test_only_the_latest_hurts_are_kept() -> None:
     orders = NONE
     for _ in range(40):

@@ -328,7 +328,7 @@ def state_of(machine: Machine, *, same_owners: bool) -> Iterator[Any]:
     yield sorted(machine.gate.committed().items()), machine.max_staleness
     yield sorted(machine.gate.ahead())
     yield sorted(machine.lives.items()), machine.num_members, sorted(machine.left.items())
-    yield machine.is_returning, machine.states.all()
+    yield machine.is_returning, machine.states.all(), machine.origin
     yield from _kept_by(machine.mode)
     if isinstance(machine.mode, GeoExchange):
         yield from _news_of(machine.mode, same_owners=same_owners)

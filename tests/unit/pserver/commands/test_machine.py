@@ -33,6 +33,7 @@ from paramfleet_pserver.commands.records import (
     Exchange,
     Load,
     Make,
+    Origin,
     Update,
 )
 from paramfleet_pserver.core.limits import TableLimits
@@ -157,7 +158,7 @@ async def test_what_is_loaded_is_the_same_on_a_second_machine(rule: str) -> None
     for each in (one, two):
         await each.execute([Make(specs)])
     await one.execute([History("async", one.store).command(deed)])
-    load = to_bytes(Load(tuple(one.store)))
+    load = to_bytes(Load(tuple(one.store), Origin("/ckpt", "ab" * 32)))
 
     for each, num in ((two, 2), (other, 3)):
         command = from_bytes(load, each.store)
@@ -254,7 +255,7 @@ def test_as_many_tables_as_this_server_takes_are_loaded_at_most() -> None:
     tables = [store.build(spec) for spec in specs_of("async", "float32", "sgd")]
 
     with pytest.raises(TableLimitError, match="number of tables"):
-        from_bytes(to_bytes(Load(tuple(tables))), store)
+        from_bytes(to_bytes(Load(tuple(tables), Origin())), store)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from tests.unit.pserver.commands.histories import (
 from paramfleet_pserver.commands.codec import from_bytes, to_bytes
 from paramfleet_pserver.commands.geo import GeoExchange
 from paramfleet_pserver.commands.passes import PassMode
-from paramfleet_pserver.commands.records import Load, Make
+from paramfleet_pserver.commands.records import Load, Make, Origin
 from paramfleet_pserver.commands.snapshot.writing import MachineImage, take_image
 from paramfleet_pserver.requests.checked import Mode
 from paramfleet_pserver.tables import owners
@@ -296,7 +296,7 @@ async def test_tables_that_are_loaded_meanwhile_are_not_in_the_image(mode: Mode)
             return
         for table in others:
             table.is_loaded = True
-        one.machine.execute(Load(others))
+        one.machine.execute(Load(others, Origin("/ckpt", "ab" * 32)))
         execute(one, maker, [plain(step=step, rank=1) for step in range(3, 5)])
 
     assert await read_while(image, load) == expected

@@ -25,14 +25,14 @@ from tests.unit.pserver.commands.histories import (
 
 from paramfleet_pserver.commands.codec import from_bytes, to_bytes
 from paramfleet_pserver.commands.passes import PassMode
-from paramfleet_pserver.commands.records import Make
+from paramfleet_pserver.commands.records import Load, Make, Origin
 from paramfleet_pserver.commands.snapshot.reading import restore
 from paramfleet_pserver.requests.checked import Mode
 from paramfleet_pserver.tables.owners import Owners
 from paramfleet_shared.errors import FleetError
 from paramfleet_shared.errors.logs import SnapshotDamagedError, SnapshotPlaceError
 from paramfleet_shared.errors.tables import TableLimitError, TableMemoryError
-from paramfleet_shared.net.wire.message import Message, decode
+from paramfleet_shared.net.wire.message import Message, decode, encode
 
 NAMED = (SnapshotDamagedError, SnapshotPlaceError, TableLimitError, TableMemoryError)
 """What a snapshot is refused by that can't be restored here."""
@@ -103,6 +103,42 @@ def test_a_restored_machine_goes_on_as_the_one_that_was_saved(
         history = [*(replace(each, kind="join") for each in history[:3]), *history]
 
     run_to_end(restore_in_the_middle(mode, storage, rule, history, cut, **of))
+
+
+async def test_a_restored_machine_knows_what_its_rows_were_loaded_from() -> None:
+    one = Replica("async", 2, rate="full", elastic=False)
+    await one.execute([Make(specs_of("async", "float32", "sgd"))])
+    origin = Origin("/checkpoints/7", "ab" * 32)
+    await one.execute([Load(tuple(one.store.build(table.spec) for table in one.store), origin)])
+
+    other = await Replica.restored(await one.snapshot())
+
+    assert other.machine.origin == origin
+    await one.owners.close()
+    await other.owners.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "known"), [(None, Origin()), (["/checkpoints/7", "ab" * 32, "more"], None)]
+)
+async def test_what_a_snapshot_says_of_a_load_is_a_folder_and_a_digest(
+    said: list[str] | None, known: Origin | None
+) -> None:
+    one = Replica("async", 2, rate="full", elastic=False)
+    head, *rest = [decode(bytearray(body)) for body in await one.snapshot()]
+    fields = {name: value for name, value in head.fields.items() if name != "origin"}
+    if said is not None:
+        fields["origin"] = said
+    bodies = [b"".join(encode(each)) for each in (replace(head, fields=fields), *rest)]
+
+    if known is None:
+        with pytest.raises(SnapshotDamagedError, match="origin"):
+            await Replica.restored(bodies)
+    else:
+        other = await Replica.restored(bodies)
+        assert other.machine.origin == known
+        await other.owners.close()
+    await one.owners.close()
 
 
 async def saved_training(mode: Mode) -> list[Message]:

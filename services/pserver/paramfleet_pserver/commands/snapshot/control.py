@@ -40,6 +40,7 @@ def head_of(machine: Machine) -> Message:
         "elastic": machine.is_elastic,
         "returning": machine.is_returning,
         "max_staleness": machine.max_staleness,
+        "origin": list(machine.origin),
         "shards": [store.shards.start, store.shards.stop],
         "num_shards": store.num_shards,
         "num_owners": store.num_owners,

@@ -12,7 +12,7 @@ from paramfleet_pserver.commands.codec import command_of
 from paramfleet_pserver.commands.geo import GeoExchange
 from paramfleet_pserver.commands.machine import Machine, kind_of
 from paramfleet_pserver.commands.passes import KeptPiece, PassMode
-from paramfleet_pserver.commands.records import Contribute, Prepare
+from paramfleet_pserver.commands.records import Contribute, Origin, Prepare
 from paramfleet_pserver.commands.removing import Removal
 from paramfleet_pserver.commands.snapshot.arrays import array_of, rows_of
 from paramfleet_pserver.commands.snapshot.control import VERSION
@@ -199,6 +199,8 @@ class _Reader:
             owners=self._owners,
         )
         machine.max_staleness = fields.optional_integer("max_staleness")
+        if "origin" in message.fields:  # snapshots of before have none
+            machine.origin = _origin_of(fields)
         if not machine.mode.takes_all:
             machine.gate.limit(machine.max_staleness)
         committed = {Rank(rank): Step(end) for rank, end in rows_of(message, "committed", 2)}
@@ -306,6 +308,14 @@ def _terms_of(fields: Fields) -> Terms:
         sync_batch_norm=fields.flag("sync_batch_norm"),
         on_worker_loss=fields.choice("on_worker_loss", ON_WORKER_LOSS, "wait"),
     )
+
+
+def _origin_of(fields: Fields) -> Origin:
+    found = fields.texts("origin")
+    if len(found) != len(Origin._fields):
+        rule = "must be a folder and the SHA-256 of its manifest"
+        raise MalformedMessageError(where="field 'origin'", rule=rule)
+    return Origin(*found)
 
 
 def _taken_of(message: Message) -> list[Taken]:
