@@ -232,6 +232,9 @@ async def test_who_waits_at_an_owner_that_learns_by_a_heartbeat_that_it_is_repla
         await until(lambda: job.plan(1).owner == receiver.id)
         await until(lambda: part_of_giver.hosted is None)
 
+        assert part_of_giver._planned.owner == giver.id  # it knows no newer plan
+        await part_of_giver._act(part_of_giver._planned)
+        assert part_of_giver.hosted is None
         await worker.push(IDS)
         async with asyncio.timeout(LATE_S):
             rows, flat = await waiting

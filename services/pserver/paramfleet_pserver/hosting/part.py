@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from paramfleet_pserver.hosting.claims import Claim
 from paramfleet_pserver.hosting.disk import GroupDisk
@@ -71,6 +71,15 @@ class Hoster:
         return self.session.planning.process
 
 
+class _Lost(NamedTuple):
+    """A group that another process has got."""
+
+    term: int
+    """The last one that this process had it under."""
+    at: float
+    """When it learnt that, by the monotonic clock."""
+
+
 class Part:
     """One group. Used from one event loop; ``run`` is its one task.
 
@@ -95,6 +104,7 @@ class Part:
         """What this process has asked for, and doesn't know the outcome of."""
         self._is_beginning = False
         """Whether it has asked to begin the group, which nobody has had before."""
+        self._lost = _Lost(-1, 0.0)
         self._changed = asyncio.Event()
         self._planned = GroupPlan()
         self._disk = GroupDisk(hoster.parts, group)
@@ -173,7 +183,8 @@ class Part:
         elif plan.heir == me:
             await self._take_over(plan)
         elif plan.heir is None and plan.owner == me:
-            await self._begin(plan)
+            if not self._is_outdated(plan):
+                await self._begin(plan)
         elif me in {plan.follower, plan.target} and plan.term and plan.heir is None:
             await self._copies.follow(plan)
             following = self._copies.following
@@ -217,10 +228,21 @@ class Part:
         another = plan.owner is not None and plan.owner != self._hoster.process
         return plan.is_new and another and not plan.since_term
 
+    def _is_outdated(self, plan: GroupPlan) -> bool:
+        """Return whether a plan gives this process what it has lost to another one since.
+
+        That may be learnt before the newer plan is read, or written. If none comes in the time
+        of two leases, the other one never got the group.
+        """
+        term, at = self._lost
+        patience_s = 2 * self._parts.settings.lease_ttl_s
+        return plan.term <= term and self._clock.monotonic() - at < patience_s
+
     async def _lose(self, plan: GroupPlan) -> None:
         """Stop hosting a group that another process owns."""
         log.info("group.given_up", extra={"group": self._group, "term": plan.term})
         assert self.hosted is not None, "it is hosted"
+        self._lost = _Lost(self.hosted.term or 0, self._clock.monotonic())
         self.hosted.give_up()
         await self._end_hosting(drain_s=1.0)
 
