@@ -53,9 +53,14 @@ class DataFolder:
 
     @staticmethod
     def has_run(root: Path, job: str, index: int) -> bool:
-        """Return whether some run was begun in an index's folder, whoever has it."""
+        """Return whether some run was begun in an index's folder, whoever has it.
+
+        Raises:
+            DataFolderError: if the system refuses to look.
+        """
         path = root / job / f"pserver-{index}"
-        return path.is_dir() and any(_RUN.fullmatch(each.name) for each in path.iterdir())
+        with _named(path):
+            return path.is_dir() and any(_RUN.fullmatch(each.name) for each in path.iterdir())
 
     @classmethod
     def find(cls, root: Path, job: str) -> "DataFolder | None":

@@ -12,6 +12,7 @@ What is there stays until its own snapshot is, so that one is always whole.
 
 import re
 import shutil
+import stat
 from pathlib import Path
 from typing import NamedTuple
 
@@ -77,4 +78,8 @@ def _lives(folder: Path) -> list[Life]:
     if not folder.is_dir():
         return []
     named = ((_LIFE.fullmatch(path.name), path) for path in folder.iterdir())
-    return [Life(int(name[1]), int(name[2]), path) for name, path in named if name]
+    return [
+        Life(int(name[1]), int(name[2]), path)
+        for name, path in named
+        if name and stat.S_ISDIR(path.lstat().st_mode)  # a link may lead anywhere
+    ]

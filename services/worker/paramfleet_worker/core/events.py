@@ -175,6 +175,16 @@ class Lose:
 
 
 @dataclass(frozen=True, slots=True)
+class Dismiss:
+    """Report to the user that these are stopped though they didn't end by themselves.
+
+    All workers have ended well, and the coordinator was started again: it may not know that.
+    """
+
+    names: tuple[ProcessName, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Start:
     """Start one more process of the job."""
 
@@ -188,7 +198,18 @@ class Finish:
     code: int
 
 
-Action = Consult | Review | Restart | WatchMembers | Signal | Report | Lose | Start | Finish
+Action = (
+    Consult
+    | Review
+    | Restart
+    | WatchMembers
+    | Signal
+    | Report
+    | Lose
+    | Dismiss
+    | Start
+    | Finish
+)
 
 
 def describe_exit(code: int) -> str:

@@ -12,7 +12,9 @@ The life of a launch::
        +-- interrupt ----------------------------------------------------------+
 
 SETTLING is for a job that runs here as a whole: its servers and its coordinator end
-by themselves once the workers are done, and if they don't, that is a failure too.
+by themselves once the workers are done, and if they don't, that is a failure too. Not so
+where the coordinator was started again: with Redis it may have lost that the job has
+finished, and nobody is left who could say so. Then what still runs is stopped.
 
 An interrupt passes through BLAMING too where other machines must be notified of it.
 
@@ -34,6 +36,7 @@ from enum import Enum, auto
 from paramfleet_worker.core.events import (
     Action,
     Consult,
+    Dismiss,
     Event,
     Exited,
     FailureRecord,
@@ -69,6 +72,13 @@ REGISTRY_KILL_AFTER_S = 2.6
 
 SETTLE_WITHIN_S = 30.0
 """How long servers and coordinator may run after the last worker has ended."""
+
+REMEMBER_WITHIN_S = 15.0
+"""As long where the coordinator was started again: members have told it all they know by then,
+which takes it a lease."""
+
+LAST_WITHIN_S = 2.0
+"""As long for the coordinator alone, if it was started again: it waits for nobody."""
 
 LOSE_WITHIN_S = 60.0
 """How much longer in an elastic job, whose coordinator waits for a worker that was killed where
@@ -126,7 +136,8 @@ class Supervisor:
         self._groups = groups
         self._restarts = Restarts(restarts, restarted)
         self._elastic = elastic
-        self._settle_s = SETTLE_WITHIN_S + (LOSE_WITHIN_S if elastic else 0.0)
+        self._may_forget = False
+        """Whether the coordinator was started again."""
         self._alive = set(names)
         self._registry = registry
         self._alone = alone
@@ -157,7 +168,7 @@ class Supervisor:
             case Phase.RUNNING | Phase.ENDED:
                 return self._restarts.next_due() if self._phase is Phase.RUNNING else None
             case Phase.SETTLING:
-                due, end = self._restarts.next_due(), self._since + self._settle_s
+                due, end = self._restarts.next_due(), self._since + self._settle_s()
                 return end if due is None else min(due, end)
             case Phase.PARTING:
                 return self._since + PART_WITHIN_S
@@ -280,6 +291,11 @@ class Supervisor:
             self._enter(Phase.PARTING, now)
             wait = self._registry in self._alive and not self._members_left
             return [WatchMembers()] if wait else []
+        left = self._others() | self._restarts.down
+        if self._phase is Phase.SETTLING and self._may_forget:
+            if all(each.role == "coordinator" for each in left):
+                self._enter(Phase.SETTLING, now + LAST_WITHIN_S - self._settle_s())
+            return []
         if (
             self._phase is Phase.RUNNING
             and self._alone
@@ -339,13 +355,27 @@ class Supervisor:
     def _late(self, now: float) -> list[Action]:
         if self._phase is Phase.BLAMING and now >= self._since + BLAME_WITHIN_S:
             return self._blame()
-        if self._phase is Phase.SETTLING and now >= self._since + self._settle_s:
-            how = f"was still running {self._settle_s:.0f} s after the last worker ended"
+        if self._phase is Phase.SETTLING and now >= self._since + self._settle_s():
+            if self._may_forget:
+                return self._dismiss(now)
+            how = f"was still running {self._settle_s():.0f} s after the last worker ended"
             late = self._others() | self._restarts.down
             self._suspected = (min(late, key=_by_interest), how)
             self._enter(Phase.BLAMING, now)
             return self._blame()
         return []
+
+    def _settle_s(self) -> float:
+        """Return how long servers and coordinator may run after the last worker has ended."""
+        settle_s = REMEMBER_WITHIN_S if self._may_forget else SETTLE_WITHIN_S
+        return settle_s + (LOSE_WITHIN_S if self._elastic else 0.0)
+
+    def _dismiss(self, now: float) -> list[Action]:
+        """Stop what still runs of a job whose workers have all ended well."""
+        left = tuple(sorted(self._others() | self._restarts.down, key=_by_interest))
+        self._restarts.forget(self._restarts.down)
+        self._enter(Phase.ENDING, now)
+        return [Dismiss(left)]
 
     # -- from the suspect to the cause
 
@@ -392,6 +422,7 @@ class Supervisor:
         for name, number in self._restarts.take_due(now):
             how = describe_exit(self._exits.pop(name))
             self._alive.add(name)
+            self._may_forget = self._may_forget or name.role == "coordinator"
             actions.append(Restart(name, how, number, self._restarts.most))
         return actions
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from paramfleet_pserver.durability.data_folder import DataFolder
+from paramfleet_pserver.durability.lives import newest_life, remove_others
 from paramfleet_shared.errors.logs import DataFolderError
 
 
@@ -70,3 +71,23 @@ def test_a_link_instead_of_a_run_is_left_alone(tmp_path: Path) -> None:
     assert folder.remove_runs() == [8]
     assert (tmp_path / "elsewhere").is_dir()
     folder.close()
+
+
+def test_a_link_instead_of_an_owners_folder_is_not_followed(tmp_path: Path) -> None:
+    run, elsewhere = tmp_path / "run-7", tmp_path / "elsewhere"
+    for folder in (run, elsewhere):
+        folder.mkdir()
+        (folder / "snapshot-5.state").touch()
+    assert newest_life(run).path == run
+    (run / "term-99999-5").symlink_to(elsewhere)
+
+    assert newest_life(run).path == run
+    remove_others(run, run)
+    assert (elsewhere / "snapshot-5.state").exists()
+
+
+def test_a_folder_of_runs_that_can_not_be_looked_through_is_named(
+    tmp_path: Path, user: str
+) -> None:
+    with pytest.raises(DataFolderError, match=rf"as user {user}"):
+        DataFolder.has_run(tmp_path, 300 * "x", 0)

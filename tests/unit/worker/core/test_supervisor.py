@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from paramfleet_worker.core.events import (
     Action,
     Consult,
+    Dismiss,
     Event,
     Exited,
     FailureRecord,
@@ -409,6 +410,42 @@ def test_what_has_lived_for_seconds_is_started_again_at_once() -> None:
         at = due + 2.0
 
 
+def restarted_coordinator(*, alone: bool = True) -> Supervisor:
+    """Return the supervisor of a job whose coordinator was started again at 10.1."""
+    supervisor = kept(alone=alone)
+    die(supervisor, COORDINATOR, 10.0)
+    supervisor.handle(Tick(), 10.1)
+    return supervisor
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_job_whose_coordinator_may_have_forgotten_its_end_ends_well(is_late: bool) -> None:
+    supervisor = kept() if is_late else restarted_coordinator()
+    all_end(supervisor, [ADA, BOB], 0)
+    assert supervisor.phase is Phase.SETTLING
+    if is_late:  # it had decided that the job has finished, and was killed then
+        die(supervisor, COORDINATOR, 10.4)
+        supervisor.handle(Tick(), 10.5)
+    assert supervisor.next_tick() == pytest.approx(10.2 + 15.0)
+
+    actions = supervisor.handle(Tick(), 25.2)
+
+    assert actions[0] == Dismiss((SERVER, COORDINATOR))
+    assert Signal((COORDINATOR, SERVER), signal.SIGTERM) in actions
+    supervisor.handle(Exited(SERVER, -15), 25.3)
+    supervisor.handle(Exited(COORDINATOR, -15), 25.3)
+    assert supervisor.handle(Exited(REDIS, 0), 25.4) == [Finish(0)]
+
+
+def test_a_coordinator_that_was_started_again_waits_for_nobody_in_vain() -> None:
+    supervisor = restarted_coordinator()
+
+    all_end(supervisor, [ADA, BOB, SERVER], 0)
+
+    assert supervisor.next_tick() == pytest.approx(10.2 + 2.0)
+    assert supervisor.handle(Tick(), 12.3)[0] == Dismiss((COORDINATOR,))
+
+
 def test_what_dies_too_often_in_a_row_ends_the_job_by_name() -> None:
     supervisor = kept(restarts=1)
     die(supervisor, SERVER, 10.0)
@@ -484,7 +521,7 @@ def test_a_coordinator_that_dies_before_it_has_ended_the_job_comes_back_for_that
 
     assert supervisor.next_tick() == 11.1
     assert supervisor.handle(Tick(), 11.1) == [Restart(COORDINATOR, KILLED, 1, 3)]
-    assert supervisor.next_tick() == 40.2, "all must have ended by then"
+    assert supervisor.next_tick() == 25.2, "all must have ended by then"
 
 
 def test_a_machine_whose_only_process_waits_for_its_restart_goes_on() -> None:

@@ -144,6 +144,10 @@ def _chaos(operator: Operator, options: dict[str, Any]) -> None:
     show(answer, [line], options)
 
 
+_MOST_DIGITS = 10
+"""No job has as many processes, and no more are read."""
+
+
 def _scale(operator: Operator, options: dict[str, Any]) -> None:
     """Have other numbers of processes while the job trains: pservers=N.
 
@@ -151,10 +155,11 @@ def _scale(operator: Operator, options: dict[str, Any]) -> None:
         UsageError: if it isn't pservers=N.
     """
     role, is_pair, text = options["size"].partition("=")
-    if role != "pservers" or not is_pair or not (text.isascii() and text.isdecimal()):
+    is_number = text.isascii() and text.isdecimal() and len(text) < _MOST_DIGITS
+    if role != "pservers" or not is_pair or not is_number:
         wrong = f"{shown(options['size'])}: say pservers=N, as pservers=4"
         raise click.UsageError(wrong)
-    answer = operator.post("scale", {"pservers": int(text[:9])})
+    answer = operator.post("scale", {"pservers": int(text)})
     lines = [f"pservers = {answer['pservers']}, was {answer['before']}"]
     show(answer, [*lines, answer["advice"]] if answer["advice"] else lines, options)
 

@@ -31,6 +31,7 @@ from paramfleet_worker.app.launch.preparing import PreparedLaunch
 from paramfleet_worker.core.causes import TRACEBACK_LINES, as_reason, cause_in
 from paramfleet_worker.core.events import (
     Consult,
+    Dismiss,
     Event,
     Exited,
     Finish,
@@ -312,7 +313,7 @@ class Launcher:
                         case Restart():
                             await self._restart(action)
                             questions.add(group.create_task(self._introduce(action.name)))
-                        case Report() | Signal() | Start():
+                        case Report() | Signal() | Start() | Dismiss():
                             await self._carry_out(action, supervisor)
             for question in questions:
                 question.cancel()
@@ -423,8 +424,16 @@ class Launcher:
     async def _report_lost(self, lost: Lose) -> None:
         await self._records.lose(lost.name, self._children[lost.name].pid, lost.how)
 
-    async def _carry_out(self, action: Report | Signal | Start, supervisor: Supervisor) -> None:
+    async def _carry_out(
+        self, action: Report | Signal | Start | Dismiss, supervisor: Supervisor
+    ) -> None:
         match action:
+            case Dismiss():
+                names = ", ".join(name.label for name in action.names)
+                self._console.say(
+                    f"all workers have ended well; stopping {names}: the coordinator was "
+                    "started again and may not know it"
+                )
             case Start():
                 self._add(action.name)
             case Signal():
