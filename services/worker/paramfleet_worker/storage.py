@@ -232,7 +232,9 @@ class JobRecords:
             return 0
         return Plan.from_wire(dict(record.plan)).wanted
 
-    async def lose(self, name: ProcessName, pid: int, reason: str) -> None:
+    async def lose(
+        self, name: ProcessName, pid: int, reason: str, *, is_final: bool = False
+    ) -> None:
         """Report that a worker's process has ended; an elastic job then continues without it.
 
         Without this report the job would wait for it as long as for a slow worker. That happens
@@ -242,13 +244,13 @@ class JobRecords:
             name: Its role and index.
             pid: Which process; another that has the place since is left in peace.
             reason: How it ended.
+            is_final: Whether no other process is started in its place.
         """
         with contextlib.suppress(NoRedisError, RedisRefusedError):
             epoch = await self._epoch()
             fence = (epoch, f"launcher:{self._writer}", 0, RETENTION_MS)
-            end = end_to_text("lost", reason)
-            own = (self._launch,) if self._launch else ()
-            arguments = (*fence, field_of(name.role, name.index), pid, end, *own)
+            end = end_to_text("gone" if is_final else "lost", reason)
+            arguments = (*fence, field_of(name.role, name.index), pid, end, self._launch)
             await self._store.run(LOSE, self._keys.of_member(epoch), arguments)
 
     async def wait_members_left(self) -> None:

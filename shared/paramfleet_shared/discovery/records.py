@@ -41,9 +41,10 @@ MemberKey = tuple[str, int]
 
 State = Literal["waiting", "training", "finished", "failed"]
 
-End = Literal["", "done", "left", "lost"]
+End = Literal["", "done", "left", "lost", "gone"]
 """How a member's part ended: ``done`` it finished training, ``left`` it deregistered, ``lost``
-it died or gave up in a job that goes on without it."""
+it died or gave up in a job that goes on without it, ``gone`` the same, and its launcher starts
+no other in its place."""
 
 
 _MAX_REASON = 2000

@@ -32,6 +32,7 @@ class Job:
 
     def __init__(self, url: str) -> None:
         clock = SystemClock()
+        self.url = url
         self.store = RedisStore(url, clock=clock, timeout_s=1.0)
         place = CoordinatorRecord(endpoint="h1:7000", admin="", host="h1", pid=os.getpid())
         self.job_registry = JobRegistry(self.store, job="day3", record=place, lease_ttl_s=60.0)
@@ -174,11 +175,32 @@ async def test_a_worker_that_was_killed_is_lost_at_once_but_no_other_in_its_plac
     lost = await job.job_registry.tick()
     assert (lost.ends[key], lost.last_words[key]) == ("lost", "was killed by SIGKILL")
 
+    await job.records.lose(BOB, 77, "was killed by SIGKILL again", is_final=True)
+    gone = await job.job_registry.tick()
+    assert (gone.ends[key], gone.last_words[key]) == ("gone", "was killed by SIGKILL again")
+
     done = replace(dead, pid=78, nonce="b")
     done = replace(done, incarnation=await job.job_registry.register(done))
     await job.registry.beat(done, epoch=job.job_registry.epoch, end="done")
     await job.records.lose(BOB, 78, "exited with code 3")
     assert (await job.job_registry.tick()).ends[key] == "done"
+
+
+@pytest.mark.parametrize(("launch", "end"), [("mine", "gone"), ("another", "")])
+async def test_who_is_gone_before_it_has_joined_has_the_place_of_a_former_process(
+    job: Job, launch: str, end: str
+) -> None:
+    await job.open_run()
+    dead = Member(role="worker", index=1, incarnation=0, endpoint="", admin="", host="h1",
+                  pid=77, nonce="a", launch="mine")  # fmt: skip
+    await job.job_registry.register(dead)
+    settings = JobSettings(job="day3", redis=job.url)
+    records = JobRecords(settings, writer="h1", clock=SystemClock(), launch=launch)
+
+    await records.lose(BOB, 99, "was killed by SIGKILL", is_final=True)
+
+    assert (await job.job_registry.tick()).ends.get(("worker", 1), "") == end
+    await records.close()
 
 
 class Launches:

@@ -86,7 +86,7 @@ def test_a_job_that_shrinks_goes_on_without_a_worker_that_dies_again_and_again(
     words = ("--dies", "1:4:forward", "--always", "--on_loss", "shrink")
     launched = launch(
         BODY, *OPTIONS, "--max-restarts=1", words=(*words, "--marks", str(tmp_path)),
-        environment={"PARAMFLEET_COORDINATOR__WORKER_RETURN_S": "5"},
+        environment={"PARAMFLEET_COORDINATOR__WORKER_RETURN_S": "500"},  # nobody waits for it
     )  # fmt: skip
 
     assert launched.read_to_end() == 0, launched.text

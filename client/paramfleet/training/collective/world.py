@@ -204,7 +204,8 @@ class World:
         except DistError:
             return "worker 0, which kept the store"
         if not ended:
-            return f"the other {self.size - 1} workers"
+            others = self.size - 1
+            return "the other worker" if others == 1 else f"the other {others} workers"
         return "; ".join(f"worker {rank} ({why})" for rank, why in ended.items())
 
 

@@ -328,7 +328,9 @@ class Membership:
             if seen is None or not incarnation or seen.incarnation < incarnation:
                 place.silence_s += counted_s
                 continue
-            place.end = snapshot.ends.get(key) or place.end
+            end = snapshot.ends.get(key) or place.end
+            place.may_return = place.may_return and end != "gone"
+            place.end = "lost" if end == "gone" else end
             place.why = snapshot.last_words.get(key) or place.why
             if beats not in {-1, place.beats}:
                 place.beats, place.silence_s, place.renewed_at = beats, 0.0, now

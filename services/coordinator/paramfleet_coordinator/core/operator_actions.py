@@ -189,8 +189,9 @@ def load(orders: Orders, job: Standing, *, dirname: str, patience_s: float) -> O
         reason = f"there are loads in {modes}: end the job, and start it again with --resume"
     elif job.may_replace:
         reason = (
-            "workers of this job may join, leave or be started again (elastic, or "
-            "worker_return_s), and all must take part: end it, and start it with --resume"
+            "workers of this job may join, leave or be started again (an "
+            "elastic job, or --max-restarts), and all must take part: end it, and start it "
+            "with --resume"
         )
     elif orders.paused:
         reason = "it is paused, and workers may stand within a step: resume it first"

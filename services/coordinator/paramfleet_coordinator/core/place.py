@@ -25,6 +25,9 @@ class Place:
     why: str = ""
     """What its end says of its reason."""
 
+    may_return: bool = True
+    """Whether its launcher may start another process in its place."""
+
     is_given_up: bool = False
     """Whether the job goes on without this worker although others may return."""
 

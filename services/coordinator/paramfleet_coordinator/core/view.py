@@ -144,6 +144,7 @@ class JobView:
     def _note_members(self, snapshot: Snapshot, now: float) -> None:
         for key, member in sorted(snapshot.members.items()):
             end = snapshot.ends.get(key, "")
+            end = "lost" if end == "gone" else end
             before = self._known.get(key)
             self._known[key] = (member.incarnation, end)
             if before is None or before[0] < member.incarnation:

@@ -189,17 +189,21 @@ decisions, 7: the launch that the run must be of, if it matters."""
 LOSE = (
     _MEMBERS_FENCE
     + """
-local member = redis.call('HGET', MEMBERS, ARGV[5])
-if not member or cjson.decode(member).pid ~= tonumber(ARGV[6]) then return {'ok'} end
-if ARGV[8] and cjson.decode(member).launch ~= ARGV[8] then return {'ok'} end
-if (redis.call('HGET', ENDS, ARGV[5]) or '') == '' then
+local text = redis.call('HGET', MEMBERS, ARGV[5])
+if not text then return {'ok'} end
+local member, ended = cjson.decode(text), redis.call('HGET', ENDS, ARGV[5]) or ''
+if ARGV[8] ~= '' and member.launch ~= ARGV[8] then return {'ok'} end
+local is_final = string.sub(ARGV[7], 1, 5) == 'gone:'
+if member.pid ~= tonumber(ARGV[6]) and not (is_final and ARGV[8] ~= '') then return {'ok'} end
+if ended == '' or (is_final and string.sub(ended, 1, 4) == 'lost') then
   redis.call('HSET', ENDS, ARGV[5], ARGV[7])
 end
 return {'ok'}
 """
 )
 """A launcher saw a worker's process end, unless another has its place or it said how it ended
-itself. 5: ``role:index``, 6: the process's id, 7: its end, 8: its launch, if it matters."""
+itself. 5: ``role:index``, 6: the process's id, 7: its end, 8: its launch, empty if it doesn't
+matter. Who is ``gone`` may have died before it joined; its place is a former process's then."""
 
 PUT = (
     _MEMBERS_FENCE

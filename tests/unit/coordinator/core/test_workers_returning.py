@@ -43,6 +43,7 @@ class World:
         self.ends: dict[MemberKey, End] = {}
         self.words: dict[MemberKey, str] = {}
         self.lives: object = []
+        self.says: dict[str, Any] = {}
         self.recorded: JobRecord | None = None
         self.decided: list[Decision] = []
         self.job = self.coordinator()
@@ -72,7 +73,7 @@ class World:
             ends=dict(self.ends),
             last_words=dict(self.words),
             vouchers={"c": (self.beat, voucher)},
-            facts={("pserver", 0): {"lives": self.lives}},
+            facts={("pserver", 0): {"lives": self.lives, **self.says}},
         )
         self.decided += self.job.observe(snapshot, now=self.now)
         self.recorded = self.job.record
@@ -82,10 +83,10 @@ class World:
             self.now += TICK_S
             self.look()
 
-    def lose(self, why: str = "was killed by SIGKILL") -> None:
+    def lose(self, why: str = "was killed by SIGKILL", *, end: End = "lost") -> None:
         """Let the launcher say that the worker has ended."""
         self.silent.add(GONE)
-        self.ends[GONE], self.words[GONE] = "lost", why
+        self.ends[GONE], self.words[GONE] = end, why
         self.look()
 
     def ask(self, *, index: int | None = 1, nonce: str = "new") -> Member | None:
@@ -164,6 +165,21 @@ def test_a_worker_that_nobody_takes_the_place_of_ends_the_job_by_name() -> None:
     assert failure is not None
     assert (failure.role, failure.index) == GONE
     assert failure.reason == "was killed by SIGKILL; no process came in its place in 20 s"
+
+
+def test_in_a_job_that_shrinks_nobody_is_waited_for_whom_no_launcher_starts() -> None:
+    world = World()
+    world.says = {"on_worker_loss": "shrink"}
+    world.lose()
+    world.run(1.0)
+    assert world.events == ["worker.away"]
+
+    world.lose("was killed by SIGKILL, 3 times in a row", end="gone")
+
+    assert world.events == ["worker.away", "worker.lost"]
+    assert world.facts("worker.lost")["reason"].startswith("was killed by SIGKILL, 3 times")
+    world.run(1.0)
+    assert not world.failed
 
 
 def test_one_that_falls_silent_and_does_not_come_back_ends_it_too() -> None:

@@ -50,7 +50,8 @@ class Losses:
         for lost in self._lost.values():
             member = snapshot.members.get(("worker", lost.index))
             shown = member is not None and member.incarnation <= lost.incarnation
-            if shown and snapshot.ends.get(("worker", lost.index)) != "lost":
+            end = snapshot.ends.get(("worker", lost.index))
+            if shown and end not in {"lost", "gone"}:
                 self._due[lost.index] = lost
 
     def due(self) -> list[Lost]:

@@ -33,6 +33,7 @@ class Returning:
         """Return whether another process of a worker is waited for."""
         return (
             place.member.role == "worker"
+            and place.may_return
             and place.lost_s is not None
             and place.lost_s < self._return_s
         )

@@ -188,7 +188,7 @@ def _tell(which: str, ran: Ran) -> None:
     took = ", ".join(f"{seconds:.2f}" for seconds in ran.recovery_s) or "none"
     outcome = "wrong" if ran.problems else "right"
     echo(
-        f"{which}, seed {plan.seed}, {plan.mode}: {outcome} after {ran.seconds:.1f} s; "
+        f"{which}, seed {plan.seed}, {plan.mode}: {outcome}, in {ran.seconds:.1f} s; "
         f"{len(ran.kills)} kills, {ran.moves} moves, {ran.acked} changes, "
         f"seconds to recover: {took}"
     )

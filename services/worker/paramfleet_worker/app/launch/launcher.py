@@ -422,7 +422,8 @@ class Launcher:
             self._events.put_nowait(MembersLeft())
 
     async def _report_lost(self, lost: Lose) -> None:
-        await self._records.lose(lost.name, self._children[lost.name].pid, lost.how)
+        pid = self._children[lost.name].pid
+        await self._records.lose(lost.name, pid, lost.how, is_final=True)
 
     async def _carry_out(
         self, action: Report | Signal | Start | Dismiss, supervisor: Supervisor
