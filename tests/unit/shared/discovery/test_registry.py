@@ -90,7 +90,7 @@ async def test_a_heartbeat_brings_the_state_of_the_job(
         ("members", "worker:1", "[" * 5000),
         ("beats", "worker:x", "1"),
         ("beats", "worker:0", "9" * 5000),
-        ("ends", "worker:0", "gone"),
+        ("ends", "worker:0", "mad"),
         ("ends", "worker:0", b"\xff"),
         ("facts", "worker:0", "[]"),
         ("facts", "worker", "{}"),
