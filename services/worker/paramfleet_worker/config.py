@@ -12,9 +12,10 @@ from paramfleet_shared.settings.config import (
 )
 from paramfleet_shared.settings.security import SecuritySettings
 
-__all__ = ["ExportFormat", "LaunchSettings"]
+__all__ = ["ExportFormat", "ImportFormat", "LaunchSettings"]
 
 ExportFormat = Literal["npy", "safetensors", "word2vec"]
+ImportFormat = Literal["npy", "safetensors", "word2vec", "paddle"]
 """What ``paramfleet export`` can write."""
 
 _RESTARTS_WITH_DATA = 3

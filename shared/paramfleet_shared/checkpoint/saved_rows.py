@@ -18,8 +18,9 @@ from paramfleet_shared.checkpoint.one_manifest import one_manifest
 from paramfleet_shared.checkpoint.saved_ids import check_each_once
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.files.addresses import place_of
+from paramfleet_shared.tables.spec import TableSpec
 
-__all__ = ["NoSuchTableError", "SavedRows", "load_rows"]
+__all__ = ["NoSuchTableError", "SavedRows", "load_rows", "sparse_spec"]
 
 
 class NoSuchTableError(ContractError):
@@ -69,12 +70,11 @@ def load_rows(dirname: str | os.PathLike[str], table: str) -> SavedRows:
         return _rows_of(folder, manifest, table)
 
 
-def _rows_of(folder: Path, manifest: Manifest, table: str) -> SavedRows:
-    """Return the rows of one sparse table.
+def sparse_spec(folder: Path, manifest: Manifest, table: str) -> TableSpec:
+    """Return a sparse table of a checkpoint.
 
     Raises:
-        CheckpointDamagedError: as ``load_rows``.
-        NoSuchTableError: as ``load_rows``.
+        NoSuchTableError: if it has no such table; it says which there are.
     """
     specs = {saved.spec.name: saved.spec for saved in manifest.tables}
     sparse = sorted(name for name, spec in specs.items() if spec.kind == "sparse")
@@ -86,7 +86,17 @@ def _rows_of(folder: Path, manifest: Manifest, table: str) -> SavedRows:
             known=", ".join(sparse) or "none",
             nearest=next(iter(nearest), ""),
         )
-    spec = specs[table]
+    return specs[table]
+
+
+def _rows_of(folder: Path, manifest: Manifest, table: str) -> SavedRows:
+    """Return the rows of one sparse table.
+
+    Raises:
+        CheckpointDamagedError: as ``load_rows``.
+        NoSuchTableError: as ``load_rows``.
+    """
+    spec = sparse_spec(folder, manifest, table)
     files = list(read_layers(folder, manifest).files(table))
     parts = [file.read() for file in files]
     found = [part.ids for part in parts if part.ids is not None]

@@ -10,23 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from paramfleet.session.checkpoint.replaceable import folder_to_save
-from paramfleet.session.checkpoint.whole_folders import (
-    discard,
-    end_owning,
-    give_name,
-    held,
-    naming,
-    own,
-    temporary_beside,
-)
 from paramfleet_shared.checkpoint.layers import LayerFile, Layers, read_layers
 from paramfleet_shared.checkpoint.manifest import (
     MANIFEST,
     CheckpointDamagedError,
-    FilePart,
     Manifest,
     ManifestError,
     SavedFile,
@@ -39,13 +27,10 @@ from paramfleet_shared.checkpoint.saved_ids import check_each_once
 from paramfleet_shared.files.addresses import Address
 from paramfleet_shared.files.documents import read_content
 from paramfleet_shared.tables.spec import TableSpec
-from paramfleet_worker.app.checkpoints.mapped import row_bytes
+from paramfleet_worker.app.checkpoints.writing import TableWriter, new_checkpoint
 from paramfleet_worker.core.checkpoints.integrity import server_of
 
 __all__ = ["Compacted", "compact"]
-
-_FILE_BYTES = 128 << 20
-"""Of a file that is written, about."""
 
 
 class Compacted(NamedTuple):
@@ -79,24 +64,17 @@ def compact(folder: Path, output: Path | None = None) -> Compacted:
         return _described(source, manifest, layers=1)
     final = folder_to_save(source if output is None else output)
     former = manifest.digest if final == source else _digest_at(final)
-    temporary, mark = temporary_beside(final), None
-    try:
-        with naming(final), held(temporary):
-            mark = own(temporary)
-            merged = _merged(layers, temporary)
+
+    def check() -> None:
         if not isinstance(final, Address):
             _check_still_at(final, former)
-        give_name(temporary, final)
+
+    try:
+        with new_checkpoint(final, check=check) as temporary:
+            merged = _merged(layers, temporary)
     except CheckpointDamagedError:
-        discard(temporary, mark)
         _check_still_at(source, manifest.digest)  # or it is a file of a newer one
         raise
-    except BaseException:
-        discard(temporary, mark)
-        raise
-    end_owning(final, mark)
-    if temporary != final:
-        discard(temporary)
     return _described(final, merged, layers=len(layers.layers))
 
 
@@ -154,7 +132,7 @@ def _rows(target: Path, spec: TableSpec, files: Iterator[LayerFile]) -> list[Sav
     Raises:
         CheckpointDamagedError: if an id is in two files.
     """
-    by_server = dict[int | None, _ServersFiles]()
+    by_server = dict[int | None, TableWriter]()
     paths, ids = [], []
     for file in files:  # each is let go before the next: it knows what newer ones decide
         part = file.read()
@@ -165,51 +143,8 @@ def _rows(target: Path, spec: TableSpec, files: Iterator[LayerFile]) -> list[Sav
         server = server_of(name)
         if server not in by_server:
             middle = "" if server is None else f".server{server}"
-            by_server[server] = _ServersFiles(target, spec, name.split(".")[0] + middle)
+            by_server[server] = TableWriter(target, spec, name.split(".")[0] + middle)
         by_server[server].take(part)
     written = [saved for each in by_server.values() for saved in each.end()]
     check_each_once(spec.name, paths, ids)
     return written
-
-
-class _ServersFiles:
-    """The files of one server's rows of a table.
-
-    Args:
-        target: Their folder.
-        spec: The table.
-        stem: What their names begin with.
-    """
-
-    def __init__(self, target: Path, spec: TableSpec, stem: str) -> None:
-        self._target, self._spec, self._stem = target, spec, stem
-        self._most = max(1, _FILE_BYTES // row_bytes(spec))
-        self._pieces: list[FilePart] = []
-        self._written: list[SavedFile] = []
-
-    def take(self, part: FilePart) -> None:
-        """Write rows, as soon as there are enough for a file."""
-        self._pieces.append(part)
-        if sum(each.num_rows for each in self._pieces) >= self._most:
-            self._write()
-
-    def end(self) -> list[SavedFile]:
-        """Write what is left; return all files."""
-        if self._pieces:
-            self._write()
-        return self._written
-
-    def _write(self) -> None:
-        whole = _joined(self._pieces)
-        self._pieces = []
-        if whole.num_rows:
-            name = f"{self._stem}.{len(self._written):05d}.safetensors"
-            self._written.append(write_part(self._target, name, self._spec, whole))
-
-
-def _joined(parts: list[FilePart]) -> FilePart:
-    return FilePart(
-        ids=np.concatenate([part.ids for part in parts if part.ids is not None]),
-        values=np.concatenate([part.values for part in parts]),
-        states=np.concatenate([part.states for part in parts]),
-    )

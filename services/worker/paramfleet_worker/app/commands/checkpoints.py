@@ -19,7 +19,7 @@ from paramfleet_worker.app.commands.outcomes import (
     check_working_folder,
     exit_code_of,
 )
-from paramfleet_worker.config import ExportFormat
+from paramfleet_worker.config import ExportFormat, ImportFormat
 from paramfleet_worker.core.board import rows_of
 
 __all__ = ["checkpoint", "export"]
@@ -211,6 +211,73 @@ def export(checkpoint: Path, **options: Any) -> None:
         return 0
 
     sys.exit(exit_code_of("export", run))
+
+
+_ACCESSORS = ("SparseAccessor", "CtrCommonAccessor", "CtrDoubleAccessor", "CtrDymfAccessor")
+_PADDLE_RULES = (
+    "SparseNaiveSGDRule", "SparseAdaGradSGDRule", "SparseAdaGradV2SGDRule",
+    "StdAdaGradSGDRule", "SparseAdamSGDRule", "SparseSharedAdamSGDRule",
+)  # fmt: skip
+
+
+@checkpoint.command("import")
+@click.argument("source", type=click.Path(exists=True, path_type=Path))
+@click.option("--table", required=True, help="The table's name in the checkpoint.")
+@click.option(
+    "--into",
+    required=True,
+    type=_FOLDER,
+    help="A checkpoint of the model: it says what the table is, and has all else.",
+)
+@click.option("--output", required=True, type=_FOLDER, help="The new checkpoint's folder.")
+@click.option(
+    "--format",
+    "form",
+    required=True,
+    type=click.Choice(get_args(ImportFormat)),
+    help="paddle is the text of a table: SOURCE is its folder of part-* files, gzip or not.",
+)
+@click.option(
+    "--accessor",
+    default="SparseAccessor",
+    show_default=True,
+    type=click.Choice(_ACCESSORS),
+    help="paddle: what the table was saved with.",
+)
+@click.option(
+    "--rule",
+    default="SparseAdamSGDRule",
+    show_default=True,
+    type=click.Choice(_PADDLE_RULES),
+    help="paddle: the same.",
+)
+@click.option(
+    "--words",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="word2vec: a file whose line i, from 0, is the word of id i.",
+)
+@_JSON
+def _import(source: Path, *, as_json: bool, **options: Any) -> None:
+    """Write a checkpoint with the rows of SOURCE as one table.
+
+    SOURCE is what `checkpoint export` writes, word2vec's text, or a table that Paddle saved.
+    The optimizer begins anew on these rows. `--into` stays as it is.
+    """
+    from paramfleet_worker.app.checkpoints.foreign import ForeignTable, PaddleText  # noqa: PLC0415
+    from paramfleet_worker.app.checkpoints.importing import import_table  # noqa: PLC0415 -- slow
+
+    def run() -> int:
+        paddle = PaddleText(options["accessor"], options["rule"])
+        table = ForeignTable(source, options["form"], paddle, options["words"])
+        done = import_table(
+            table, into=options["into"], table=options["table"], output=options["output"]
+        )
+        counted = f"{_counted(done.rows, 'row')} of table {done.table!r}"
+        lines = [f"{done.path}: {counted} imported, instead of {done.replaced}"]
+        _show(done._asdict(), lines, as_json=as_json)
+        return 0
+
+    sys.exit(exit_code_of("checkpoint import", run))
 
 
 def _counted(number: int, what: str) -> str:

@@ -1,0 +1,332 @@
+"""Rows of an embedding table as other programs write them.
+
+Shape legend: n = rows, D = row width, m = D - 1.
+"""
+
+import gzip
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paramfleet_shared.errors import ContractError
+from paramfleet_shared.files.tensorfile import map_tensors
+from paramfleet_worker.config import ImportFormat
+
+__all__ = [
+    "ACCESSORS",
+    "PADDLE_RULES",
+    "Accessor",
+    "ForeignRows",
+    "ForeignTable",
+    "ForeignTableError",
+    "PaddleText",
+]
+
+_PIECE_LINES = 1 << 16
+"""Lines of text whose numbers are made an array at a time."""
+
+_LONGEST_LINE = 1 << 20
+"""Characters; a row of 65,536 numbers has fewer."""
+
+
+class ForeignTableError(ContractError):
+    """A file isn't a table of the format that it is read as."""
+
+    code = "contract.foreign_table"
+    path: str
+    line: int
+    """From 1; 0 for the file as a whole."""
+    rule: str
+    sentence = "{path}: {rule}"
+
+
+class ForeignRows(NamedTuple):
+    """Some rows of a table."""
+
+    path: Path
+    """Where they are from."""
+    ids: NDArray[np.int64]
+    """int64 [n]."""
+    values: NDArray[np.float32]
+    """float32 [n, D]."""
+
+
+class Accessor(NamedTuple):
+    """Where a row of Paddle's table text has its values.
+
+    The numbers behind the key are: ``before`` ones, the first value, then states of its rule
+    and other numbers, and last, where the row has them, ``between`` ones and m values.
+    """
+
+    before: int
+    states_last: bool
+    """Whether the states of the m values come behind them."""
+    others: int
+    """Numbers behind the first value's states, before the part of the m values."""
+
+
+_COMMON = Accessor(before=5, states_last=True, others=0)
+
+ACCESSORS = {
+    "SparseAccessor": _COMMON,
+    "CtrCommonAccessor": _COMMON,
+    "CtrDoubleAccessor": Accessor(before=4, states_last=False, others=1),
+    "CtrDymfAccessor": Accessor(before=4, states_last=False, others=2),
+}
+"""By Paddle's names. Show, click and days aren't taken over: tables have no such columns."""
+
+PADDLE_RULES: dict[str, Callable[[int], int]] = {
+    "SparseNaiveSGDRule": lambda _: 0,
+    "SparseAdaGradSGDRule": lambda _: 1,
+    "SparseAdaGradV2SGDRule": lambda _: 1,
+    "StdAdaGradSGDRule": lambda width: width,
+    "SparseAdamSGDRule": lambda width: 2 * width + 2,
+    "SparseSharedAdamSGDRule": lambda _: 4,
+}
+"""How many numbers of state a rule of Paddle keeps for so many values."""
+
+
+class PaddleText(NamedTuple):
+    """What Paddle's table text doesn't say of itself."""
+
+    accessor: str = "SparseAccessor"
+    """One of ``ACCESSORS``; this is what Paddle takes where nothing is set."""
+    rule: str = "SparseAdamSGDRule"
+    """One of ``PADDLE_RULES``, of both parts of a row; the same."""
+
+
+class ForeignTable(NamedTuple):
+    """A table that another program has written."""
+
+    path: Path
+    """Of ``npy`` the file of rows, with the ids beside it in ``.ids.npy``; of ``safetensors`` a
+    file with ``ids`` and ``rows``; of ``word2vec`` its text; of ``paddle`` the folder of a
+    table, ``000``, with its ``part-*`` files."""
+    form: ImportFormat
+    paddle: PaddleText = PaddleText()
+    """Of ``paddle``: how the rows are laid out."""
+    words: Path | None = None
+    """Of ``word2vec``: a file whose line i, from 0, is the word of id i."""
+
+    def read(self, *, dim: int) -> Iterator[ForeignRows]:
+        """Yield the rows, in the order in which they are written.
+
+        Args:
+            dim: D of the table that they are for.
+
+        Raises:
+            ForeignTableError: naming the file, and what of it is wrong.
+        """
+        if self.form == "npy":
+            yield _read_arrays(self.path)
+        elif self.form == "safetensors":
+            yield _read_tensors(self.path)
+        elif self.form == "word2vec":
+            yield from _read_words(self.path, dim, _ids_of(self.words))
+        else:
+            yield from _read_paddle(self.path, dim, self.paddle)
+
+
+def _read_arrays(path: Path) -> ForeignRows:
+    beside = path.with_suffix(".ids.npy")
+    found = []
+    for each in (path, beside):
+        try:
+            found.append(np.load(each, mmap_mode="r", allow_pickle=False))
+        except (OSError, ValueError, EOFError) as error:
+            _refuse(each, f"can't be read: {error}")
+    rows, ids = found
+    return _checked(path, ids, rows)
+
+
+def _read_tensors(path: Path) -> ForeignRows:
+    try:
+        with path.open("rb") as file:
+            tensors = map_tensors(file).tensors
+    except (OSError, ValueError) as error:
+        _refuse(path, f"can't be read: {error}")
+    if not {"ids", "rows"} <= tensors.keys():
+        _refuse(path, f"must hold `ids` and `rows`; it holds {', '.join(tensors) or 'nothing'}")
+    return _checked(path, tensors["ids"], tensors["rows"])
+
+
+def _checked(path: Path, ids: NDArray[np.generic], rows: NDArray[np.generic]) -> ForeignRows:
+    """Return arrays as rows.
+
+    Raises:
+        ForeignTableError: if they aren't.
+    """
+    if ids.ndim != 1 or ids.dtype.kind not in "iu":
+        _refuse(path, f"its ids must be whole numbers [n], not {ids.dtype} {list(ids.shape)}")
+    if rows.ndim != 2 or rows.dtype.kind != "f" or len(rows) != len(ids):
+        shape = f"{rows.dtype} {list(rows.shape)} of {len(ids)} ids"
+        _refuse(path, f"its rows must be floats [n, D], one for each id, not {shape}")
+    return ForeignRows(path, ids.astype(np.int64), rows.astype(np.float32))
+
+
+def _ids_of(words: Path | None) -> Callable[[str], int]:
+    """Return what gives a word's id: the line that it has in a list, or the number it is.
+
+    Raises:
+        ForeignTableError: if the list can't be read, or has a word twice.
+    """
+    if words is None:
+        return int
+    try:
+        lines = words.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        _refuse(words, f"can't be read: {error}")
+    known: dict[str, int] = {}
+    for number, line in enumerate(lines):
+        word = line.partition(" ")[0]
+        if known.setdefault(word, number) != number:
+            _refuse(words, f"line {number + 1}: {word!r} is in line {known[word] + 1}, too")
+    return known.__getitem__
+
+
+def _read_words(path: Path, dim: int, id_of: Callable[[str], int]) -> Iterator[ForeignRows]:
+    """Yield the rows of word2vec's text: a line ``n D``, then a word and D numbers a line."""
+    lines = _lines(path)
+    head = next(lines, (1, ""))[1].split()
+    if len(head) != 2 or not all(each.isdecimal() for each in head):
+        _refuse(path, "line 1 must say how many rows and numbers there are, as `71290 200`")
+    if int(head[1]) != dim:
+        _refuse(path, f"has rows of {int(head[1])} numbers, and the table's have {dim}")
+    num_rows = 0
+
+    def parsed(number: int, line: str) -> tuple[int, list[float]]:
+        word, *numbers = line.split()
+        if len(numbers) != dim:
+            _refuse(path, f"line {number} has {len(numbers)} numbers, not {dim}", number)
+        try:
+            return id_of(word), [float(each) for each in numbers]
+        except (KeyError, ValueError):
+            rule = "must be an id of the list, or a whole number, and numbers"
+            _refuse(path, f"line {number} ({word[:40]!r} ...) {rule}", number)
+
+    for rows in _pieces(path, lines, parsed, dim):
+        num_rows += len(rows.ids)
+        yield rows
+    if num_rows != int(head[0]):
+        _refuse(path, f"has {num_rows} rows, and its first line says {int(head[0])}")
+
+
+def _read_paddle(folder: Path, dim: int, text: PaddleText) -> Iterator[ForeignRows]:
+    """Yield the rows of Paddle's table text, a file after the other.
+
+    A row that wasn't extended has no embedx: its other values are 0.
+    """
+    try:
+        paths = sorted(path for path in folder.iterdir() if path.name.startswith("part-"))
+    except OSError as error:
+        _refuse(folder, f"can't be read: {error}")
+    if not paths:
+        _refuse(folder, "has no files part-*: name the folder of one table, such as 000")
+    accessor = ACCESSORS[text.accessor]
+    lengths = _lengths(dim, accessor, text.rule)
+
+    def read(path: Path) -> Iterator[ForeignRows]:
+        def parsed(number: int, line: str) -> tuple[int, list[float]]:
+            key, *numbers = line.split()
+            try:
+                unsigned, row = int(key), [float(each) for each in numbers]
+            except ValueError:
+                _refuse(path, f"line {number} must be a key and numbers", number)
+            start = lengths.get(len(row))
+            if start is None or not 0 <= unsigned < 1 << 64:
+                known = " or ".join(map(str, sorted(lengths)))
+                rule = (
+                    f"line {number} has {len(row)} numbers behind its key: {text.accessor} "
+                    f"with {text.rule} writes {known} for {dim} values. Name the right ones "
+                    f"with --accessor and --rule{_fitting(len(row), dim)}"
+                )
+                _refuse(path, rule, number)
+            signed = unsigned - (1 << 64) if unsigned >= 1 << 63 else unsigned
+            more = row[start : start + dim - 1] if start else [0.0] * (dim - 1)
+            return signed, [row[accessor.before], *more]
+
+        yield from _pieces(path, _lines(path), parsed, dim)
+
+    for path in paths:
+        yield from read(path)
+
+
+def _lengths(dim: int, accessor: Accessor, rule: str) -> dict[int, int]:
+    """Return how many numbers rows may have, and where their other values begin; 0 for none."""
+    num_states = PADDLE_RULES[rule]
+    short = accessor.before + 1 + num_states(1) + accessor.others
+    found = {short: 0}
+    if dim > 1:
+        rest = num_states(dim - 1)
+        found[short + rest + dim - 1] = short if accessor.states_last else short + rest
+    return found
+
+
+def _fitting(length: int, dim: int) -> str:
+    """Return what would have written rows of a length."""
+    found = [
+        f"{name} with {rule}"
+        for name, accessor in ACCESSORS.items()
+        for rule in PADDLE_RULES
+        if length in _lengths(dim, accessor, rule)
+    ]
+    return f" (it may be {', or '.join(found)})" if found else ""
+
+
+_BLANK = re.compile(r"\s*")
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a text, gzip or not, with their numbers from 1; blank ones aren't.
+
+    Raises:
+        ForeignTableError: if it isn't text.
+    """
+    opened = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opened(path, "rt", encoding="utf-8") as file:
+            number = 0
+            while line := file.readline(_LONGEST_LINE):
+                number += 1
+                if len(line) == _LONGEST_LINE:
+                    _refuse(path, f"line {number} is too long", number)
+                if not _BLANK.fullmatch(line):
+                    yield number, line
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        _refuse(path, f"can't be read: {error}")
+
+
+def _pieces(
+    path: Path,
+    lines: Iterator[tuple[int, str]],
+    parsed: Callable[[int, str], tuple[int, list[float]]],
+    dim: int,
+) -> Iterator[ForeignRows]:
+    ids: list[int] = []
+    rows: list[list[float]] = []
+    for number, line in lines:
+        found, row = parsed(number, line)
+        if not -(1 << 63) <= found < 1 << 63:
+            _refuse(path, f"line {number}: {found} is no id of 64 bits", number)
+        ids.append(found)
+        rows.append(row)
+        if len(ids) == _PIECE_LINES:
+            yield _piece(path, ids, rows, dim)
+            ids, rows = [], []
+    if ids:
+        yield _piece(path, ids, rows, dim)
+
+
+def _piece(path: Path, ids: list[int], rows: list[list[float]], dim: int) -> ForeignRows:
+    values = np.array(rows, np.float64).reshape(-1, dim)
+    with np.errstate(over="ignore"):  # too large a number becomes infinite, which is refused
+        return ForeignRows(path, np.array(ids, np.int64), values.astype(np.float32))
+
+
+def _refuse(path: Path, rule: str, line: int = 0) -> NoReturn:
+    raise ForeignTableError(path=str(path), line=line, rule=rule)
