@@ -58,6 +58,10 @@ from paramfleet_shared.errors import JobFailedError
 __all__ = ["Decision", "Job", "JobRules"]
 
 
+_MOST_LEASES = 3
+"""For so many, pservers that are away may come back and say which workers they know."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
     """Something the job decided, as a log event and its fields."""
@@ -350,7 +354,7 @@ class Job:
             return self._finish()
         if self._may_go_on_without and self.state == "training":
             self.members.learn(_named_workers(snapshot), now=now)
-        self._note_settled(now)
+        self._note_settled(snapshot, now)
         losses = [
             decision
             for place in self.members.of_role("pserver")
@@ -377,10 +381,19 @@ class Job:
         """Return whether a worker may die without an end to the job."""
         return self.sizes.elastic or self.sizes.returning
 
-    def _note_settled(self, now: float) -> None:
+    def _note_settled(self, snapshot: Snapshot, now: float) -> None:
         if self._is_settling:
             began = self._settling_since = min(now, self._settling_since)
-            self._is_settling = now - began < self._rules.lease_ttl_s
+            leases = 1 if self._have_all_said(snapshot) else _MOST_LEASES
+            self._is_settling = now - began < leases * self._rules.lease_ttl_s
+
+    def _have_all_said(self, snapshot: Snapshot) -> bool:
+        """Return whether each pserver of a training serves: then it has said what it knows.
+
+        One may have died, too, and come back only after a lease.
+        """
+        served = range(self.sizes.server_num if self.state == "training" else 0)
+        return all("mode" in snapshot.facts.get(("pserver", index), {}) for index in served)
 
     def settle(self) -> None:
         """Decide about groups and workers when members have had a lease to say what they know.

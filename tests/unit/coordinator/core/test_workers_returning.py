@@ -43,7 +43,7 @@ class World:
         self.ends: dict[MemberKey, End] = {}
         self.words: dict[MemberKey, str] = {}
         self.lives: object = []
-        self.says: dict[str, Any] = {}
+        self.says: dict[str, Any] = {"mode": "async"}
         self.recorded: JobRecord | None = None
         self.decided: list[Decision] = []
         self.job = self.coordinator()
@@ -283,6 +283,20 @@ def test_a_newcomer_is_not_given_an_incarnation_that_only_pservers_know() -> Non
     assert world.ask() is None, "a pserver may not have said yet what it knows"
 
     world.run(TTL_S + TICK_S)
+
+    assert world.admit().incarnation == 4
+
+
+def test_a_pserver_that_died_too_is_waited_for_before_its_workers_get_incarnations() -> None:
+    """It comes back later than a lease, and only then says what it knows."""
+    world = forgotten()
+    known, world.lives, world.says = world.lives, [], {}
+    world.run(2 * TTL_S)
+    assert world.ask() is None
+    assert world.state == "training"
+
+    world.lives, world.says = known, {"mode": "async"}
+    world.run(TTL_S + TICK_S)  # it might live
 
     assert world.admit().incarnation == 4
 
