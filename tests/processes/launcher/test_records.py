@@ -196,6 +196,9 @@ async def test_who_is_gone_before_it_has_joined_has_the_place_of_a_former_proces
     await job.job_registry.register(dead)
     settings = JobSettings(job="day3", redis=job.url)
     records = JobRecords(settings, writer="h1", clock=SystemClock(), launch=launch)
+    await records.lose(BOB, 99, "was killed by SIGKILL", is_final=True)
+    assert (await job.job_registry.tick()).ends.get(("worker", 1), "") == "", "77 lives"
+    await records.lose(BOB, 77, "was killed by SIGKILL")
 
     await records.lose(BOB, 99, "was killed by SIGKILL", is_final=True)
 

@@ -193,9 +193,8 @@ local text = redis.call('HGET', MEMBERS, ARGV[5])
 if not text then return {'ok'} end
 local member, ended = cjson.decode(text), redis.call('HGET', ENDS, ARGV[5]) or ''
 if ARGV[8] ~= '' and member.launch ~= ARGV[8] then return {'ok'} end
-local is_final = string.sub(ARGV[7], 1, 5) == 'gone:'
-if member.pid ~= tonumber(ARGV[6]) and not (is_final and ARGV[8] ~= '') then return {'ok'} end
-if ended == '' or (is_final and string.sub(ended, 1, 4) == 'lost') then
+local becomes_final = string.sub(ARGV[7], 1, 5) == 'gone:' and string.sub(ended, 1, 4) == 'lost'
+if becomes_final or (ended == '' and member.pid == tonumber(ARGV[6])) then
   redis.call('HSET', ENDS, ARGV[5], ARGV[7])
 end
 return {'ok'}
@@ -203,7 +202,7 @@ return {'ok'}
 )
 """A launcher saw a worker's process end, unless another has its place or it said how it ended
 itself. 5: ``role:index``, 6: the process's id, 7: its end, 8: its launch, empty if it doesn't
-matter. Who is ``gone`` may have died before it joined; its place is a former process's then."""
+matter. Who is ``gone`` may have died before it joined: then its place is a lost process's."""
 
 PUT = (
     _MEMBERS_FENCE
