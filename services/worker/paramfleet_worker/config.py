@@ -12,11 +12,31 @@ from paramfleet_shared.settings.config import (
 )
 from paramfleet_shared.settings.security import SecuritySettings
 
-__all__ = ["ExportFormat", "ImportFormat", "LaunchSettings"]
+__all__ = [
+    "ExportFormat",
+    "ImportFormat",
+    "LaunchSettings",
+    "PaddleAccessor",
+    "PaddleRule",
+]
 
 ExportFormat = Literal["npy", "safetensors", "word2vec"]
-ImportFormat = Literal["npy", "safetensors", "word2vec", "paddle"]
 """What ``paramfleet export`` can write."""
+
+ImportFormat = Literal["npy", "safetensors", "word2vec", "paddle"]
+"""What ``paramfleet checkpoint import`` can read."""
+
+PaddleAccessor = Literal[
+    "SparseAccessor", "CtrCommonAccessor", "CtrDoubleAccessor", "CtrDymfAccessor"
+]
+PaddleRule = Literal[
+    "SparseNaiveSGDRule",
+    "SparseAdaGradSGDRule",
+    "SparseAdaGradV2SGDRule",
+    "StdAdaGradSGDRule",
+    "SparseAdamSGDRule",
+    "SparseSharedAdamSGDRule",
+]
 
 _RESTARTS_WITH_DATA = 3
 """How often in a row a process is started again, if it isn't said."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.files.tensorfile import map_tensors
-from paramfleet_worker.config import ImportFormat
+from paramfleet_worker.config import ImportFormat, PaddleAccessor, PaddleRule
 
 __all__ = [
     "ACCESSORS",
@@ -25,6 +25,7 @@ __all__ = [
     "ForeignTable",
     "ForeignTableError",
     "PaddleText",
+    "refuse",
 ]
 
 _PIECE_LINES = 1 << 16
@@ -72,7 +73,7 @@ class Accessor(NamedTuple):
 
 _COMMON = Accessor(before=5, states_last=True, others=0)
 
-ACCESSORS = {
+ACCESSORS: dict[PaddleAccessor, Accessor] = {
     "SparseAccessor": _COMMON,
     "CtrCommonAccessor": _COMMON,
     "CtrDoubleAccessor": Accessor(before=4, states_last=False, others=1),
@@ -80,7 +81,7 @@ ACCESSORS = {
 }
 """By Paddle's names. Show, click and days aren't taken over: tables have no such columns."""
 
-PADDLE_RULES: dict[str, Callable[[int], int]] = {
+PADDLE_RULES: dict[PaddleRule, Callable[[int], int]] = {
     "SparseNaiveSGDRule": lambda _: 0,
     "SparseAdaGradSGDRule": lambda _: 1,
     "SparseAdaGradV2SGDRule": lambda _: 1,
@@ -94,10 +95,10 @@ PADDLE_RULES: dict[str, Callable[[int], int]] = {
 class PaddleText(NamedTuple):
     """What Paddle's table text doesn't say of itself."""
 
-    accessor: str = "SparseAccessor"
-    """One of ``ACCESSORS``; this is what Paddle takes where nothing is set."""
-    rule: str = "SparseAdamSGDRule"
-    """One of ``PADDLE_RULES``, of both parts of a row; the same."""
+    accessor: PaddleAccessor = "SparseAccessor"
+    """This is what Paddle takes where nothing is set."""
+    rule: PaddleRule = "SparseAdamSGDRule"
+    """Of both parts of a row; the same."""
 
 
 class ForeignTable(NamedTuple):
@@ -139,7 +140,7 @@ def _read_arrays(path: Path) -> ForeignRows:
         try:
             found.append(np.load(each, mmap_mode="r", allow_pickle=False))
         except (OSError, ValueError, EOFError) as error:
-            _refuse(each, f"can't be read: {error}")
+            refuse(each, f"can't be read: {error}")
     rows, ids = found
     return _checked(path, ids, rows)
 
@@ -149,9 +150,9 @@ def _read_tensors(path: Path) -> ForeignRows:
         with path.open("rb") as file:
             tensors = map_tensors(file).tensors
     except (OSError, ValueError) as error:
-        _refuse(path, f"can't be read: {error}")
+        refuse(path, f"can't be read: {error}")
     if not {"ids", "rows"} <= tensors.keys():
-        _refuse(path, f"must hold `ids` and `rows`; it holds {', '.join(tensors) or 'nothing'}")
+        refuse(path, f"must hold `ids` and `rows`; it holds {', '.join(tensors) or 'nothing'}")
     return _checked(path, tensors["ids"], tensors["rows"])
 
 
@@ -162,10 +163,10 @@ def _checked(path: Path, ids: NDArray[np.generic], rows: NDArray[np.generic]) ->
         ForeignTableError: if they aren't.
     """
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
-        _refuse(path, f"its ids must be whole numbers [n], not {ids.dtype} {list(ids.shape)}")
+        refuse(path, f"its ids must be whole numbers [n], not {ids.dtype} {list(ids.shape)}")
     if rows.ndim != 2 or rows.dtype.kind != "f" or len(rows) != len(ids):
         shape = f"{rows.dtype} {list(rows.shape)} of {len(ids)} ids"
-        _refuse(path, f"its rows must be floats [n, D], one for each id, not {shape}")
+        refuse(path, f"its rows must be floats [n, D], one for each id, not {shape}")
     return ForeignRows(path, ids.astype(np.int64), rows.astype(np.float32))
 
 
@@ -180,12 +181,12 @@ def _ids_of(words: Path | None) -> Callable[[str], int]:
     try:
         lines = words.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        _refuse(words, f"can't be read: {error}")
+        refuse(words, f"can't be read: {error}")
     known: dict[str, int] = {}
     for number, line in enumerate(lines):
         word = line.partition(" ")[0]
         if known.setdefault(word, number) != number:
-            _refuse(words, f"line {number + 1}: {word!r} is in line {known[word] + 1}, too")
+            refuse(words, f"line {number + 1}: {word!r} is in line {known[word] + 1}, too")
     return known.__getitem__
 
 
@@ -194,26 +195,26 @@ def _read_words(path: Path, dim: int, id_of: Callable[[str], int]) -> Iterator[F
     lines = _lines(path)
     head = next(lines, (1, ""))[1].split()
     if len(head) != 2 or not all(each.isdecimal() for each in head):
-        _refuse(path, "line 1 must say how many rows and numbers there are, as `71290 200`")
+        refuse(path, "line 1 must say how many rows and numbers there are, as `71290 200`")
     if int(head[1]) != dim:
-        _refuse(path, f"has rows of {int(head[1])} numbers, and the table's have {dim}")
+        refuse(path, f"has rows of {int(head[1])} numbers, and the table's have {dim}")
     num_rows = 0
 
     def parsed(number: int, line: str) -> tuple[int, list[float]]:
         word, *numbers = line.split()
         if len(numbers) != dim:
-            _refuse(path, f"line {number} has {len(numbers)} numbers, not {dim}", number)
+            refuse(path, f"line {number} has {len(numbers)} numbers, not {dim}", number)
         try:
             return id_of(word), [float(each) for each in numbers]
         except (KeyError, ValueError):
             rule = "must be an id of the list, or a whole number, and numbers"
-            _refuse(path, f"line {number} ({word[:40]!r} ...) {rule}", number)
+            refuse(path, f"line {number} ({word[:40]!r} ...) {rule}", number)
 
     for rows in _pieces(path, lines, parsed, dim):
         num_rows += len(rows.ids)
         yield rows
     if num_rows != int(head[0]):
-        _refuse(path, f"has {num_rows} rows, and its first line says {int(head[0])}")
+        refuse(path, f"has {num_rows} rows, and its first line says {int(head[0])}")
 
 
 def _read_paddle(folder: Path, dim: int, text: PaddleText) -> Iterator[ForeignRows]:
@@ -224,9 +225,9 @@ def _read_paddle(folder: Path, dim: int, text: PaddleText) -> Iterator[ForeignRo
     try:
         paths = sorted(path for path in folder.iterdir() if path.name.startswith("part-"))
     except OSError as error:
-        _refuse(folder, f"can't be read: {error}")
+        refuse(folder, f"can't be read: {error}")
     if not paths:
-        _refuse(folder, "has no files part-*: name the folder of one table, such as 000")
+        refuse(folder, "has no files part-*: name the folder of one table, such as 000")
     accessor = ACCESSORS[text.accessor]
     lengths = _lengths(dim, accessor, text.rule)
 
@@ -236,7 +237,7 @@ def _read_paddle(folder: Path, dim: int, text: PaddleText) -> Iterator[ForeignRo
             try:
                 unsigned, row = int(key), [float(each) for each in numbers]
             except ValueError:
-                _refuse(path, f"line {number} must be a key and numbers", number)
+                refuse(path, f"line {number} must be a key and numbers", number)
             start = lengths.get(len(row))
             if start is None or not 0 <= unsigned < 1 << 64:
                 known = " or ".join(map(str, sorted(lengths)))
@@ -245,7 +246,7 @@ def _read_paddle(folder: Path, dim: int, text: PaddleText) -> Iterator[ForeignRo
                     f"with {text.rule} writes {known} for {dim} values. Name the right ones "
                     f"with --accessor and --rule{_fitting(len(row), dim)}"
                 )
-                _refuse(path, rule, number)
+                refuse(path, rule, number)
             signed = unsigned - (1 << 64) if unsigned >= 1 << 63 else unsigned
             more = row[start : start + dim - 1] if start else [0.0] * (dim - 1)
             return signed, [row[accessor.before], *more]
@@ -256,7 +257,7 @@ def _read_paddle(folder: Path, dim: int, text: PaddleText) -> Iterator[ForeignRo
         yield from read(path)
 
 
-def _lengths(dim: int, accessor: Accessor, rule: str) -> dict[int, int]:
+def _lengths(dim: int, accessor: Accessor, rule: PaddleRule) -> dict[int, int]:
     """Return how many numbers rows may have, and where their other values begin; 0 for none."""
     num_states = PADDLE_RULES[rule]
     short = accessor.before + 1 + num_states(1) + accessor.others
@@ -294,11 +295,11 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
             while line := file.readline(_LONGEST_LINE):
                 number += 1
                 if len(line) == _LONGEST_LINE:
-                    _refuse(path, f"line {number} is too long", number)
+                    refuse(path, f"line {number} is too long", number)
                 if not _BLANK.fullmatch(line):
                     yield number, line
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        _refuse(path, f"can't be read: {error}")
+        refuse(path, f"can't be read: {error}")
 
 
 def _pieces(
@@ -312,7 +313,7 @@ def _pieces(
     for number, line in lines:
         found, row = parsed(number, line)
         if not -(1 << 63) <= found < 1 << 63:
-            _refuse(path, f"line {number}: {found} is no id of 64 bits", number)
+            refuse(path, f"line {number}: {found} is no id of 64 bits", number)
         ids.append(found)
         rows.append(row)
         if len(ids) == _PIECE_LINES:
@@ -328,5 +329,10 @@ def _piece(path: Path, ids: list[int], rows: list[list[float]], dim: int) -> For
         return ForeignRows(path, np.array(ids, np.int64), values.astype(np.float32))
 
 
-def _refuse(path: Path, rule: str, line: int = 0) -> NoReturn:
+def refuse(path: Path, rule: str, line: int = 0) -> NoReturn:
+    """Say what is wrong with a table.
+
+    Raises:
+        ForeignTableError: that.
+    """
     raise ForeignTableError(path=str(path), line=line, rule=rule)

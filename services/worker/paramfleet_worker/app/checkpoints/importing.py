@@ -3,7 +3,7 @@
 import hashlib
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from paramfleet_shared.checkpoint.manifest import (
 from paramfleet_shared.checkpoint.saved_rows import sparse_spec
 from paramfleet_shared.tables.rows.layout import RowLayout
 from paramfleet_shared.tables.spec import TableSpec
-from paramfleet_worker.app.checkpoints.foreign import ForeignTable, ForeignTableError
+from paramfleet_worker.app.checkpoints.foreign import ForeignTable, refuse
 from paramfleet_worker.app.checkpoints.writing import TableWriter, new_checkpoint
 
 __all__ = ["Imported", "import_table"]
@@ -97,18 +97,18 @@ def _rows(target: Path, spec: TableSpec, source: ForeignTable) -> list[SavedFile
     for piece in source.read(dim=spec.dim):
         width = piece.values.shape[1]
         if width != spec.dim:
-            _refuse(piece.path, f"has rows of {width} numbers, and the table's have {spec.dim}")
+            refuse(piece.path, f"has rows of {width} numbers, and the table's have {spec.dim}")
         broken = np.flatnonzero(~np.isfinite(piece.values).all(axis=1))
         if broken.size:
             found = piece.ids[broken[0]]
-            _refuse(piece.path, f"the row of id {found} has a number that isn't finite")
+            refuse(piece.path, f"the row of id {found} has a number that isn't finite")
         ids.append(piece.ids)
         new = states.new_rows(len(piece.ids))
         writer.take(FilePart(ids=piece.ids, values=piece.values, states=new))
     whole = np.sort(np.concatenate(ids))
     twice = whole[1:][whole[1:] == whole[:-1]]
     if twice.size:
-        _refuse(source.path, f"id {twice[0]} has two rows")
+        refuse(source.path, f"id {twice[0]} has two rows")
     return writer.end()
 
 
@@ -122,7 +122,3 @@ def _finish(layers: Layers, target: Path, files: tuple[SavedFile, ...]) -> None:
         if part is not None and part.file:
             copy_arrays(source, part, target)
     write_manifest(target, replace(manifest, files=files, increment=None, save=""))
-
-
-def _refuse(path: Path, rule: str) -> NoReturn:
-    raise ForeignTableError(path=str(path), line=0, rule=rule)

@@ -19,7 +19,7 @@ from paramfleet_worker.app.commands.outcomes import (
     check_working_folder,
     exit_code_of,
 )
-from paramfleet_worker.config import ExportFormat, ImportFormat
+from paramfleet_worker.config import ExportFormat, ImportFormat, PaddleAccessor, PaddleRule
 from paramfleet_worker.core.board import rows_of
 
 __all__ = ["checkpoint", "export"]
@@ -213,13 +213,6 @@ def export(checkpoint: Path, **options: Any) -> None:
     sys.exit(exit_code_of("export", run))
 
 
-_ACCESSORS = ("SparseAccessor", "CtrCommonAccessor", "CtrDoubleAccessor", "CtrDymfAccessor")
-_PADDLE_RULES = (
-    "SparseNaiveSGDRule", "SparseAdaGradSGDRule", "SparseAdaGradV2SGDRule",
-    "StdAdaGradSGDRule", "SparseAdamSGDRule", "SparseSharedAdamSGDRule",
-)  # fmt: skip
-
-
 @checkpoint.command("import")
 @click.argument("source", type=click.Path(exists=True, path_type=Path))
 @click.option("--table", required=True, help="The table's name in the checkpoint.")
@@ -241,14 +234,14 @@ _PADDLE_RULES = (
     "--accessor",
     default="SparseAccessor",
     show_default=True,
-    type=click.Choice(_ACCESSORS),
+    type=click.Choice(get_args(PaddleAccessor)),
     help="paddle: what the table was saved with.",
 )
 @click.option(
     "--rule",
     default="SparseAdamSGDRule",
     show_default=True,
-    type=click.Choice(_PADDLE_RULES),
+    type=click.Choice(get_args(PaddleRule)),
     help="paddle: the same.",
 )
 @click.option(

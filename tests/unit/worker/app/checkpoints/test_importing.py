@@ -27,7 +27,7 @@ from paramfleet_worker.app.checkpoints.foreign import (
 from paramfleet_worker.app.checkpoints.importing import import_table
 from paramfleet_worker.app.checkpoints.verifying import verify
 from paramfleet_worker.app.exporting import export_table
-from paramfleet_worker.config import ImportFormat
+from paramfleet_worker.config import ImportFormat, PaddleAccessor, PaddleRule
 
 Write = Callable[..., Path]
 IDS = np.array([7, -3, 1 << 62], np.int64)
@@ -98,7 +98,11 @@ def paddle_line(key: int, row: list[float], text: PaddleText, *, short: bool = F
 @pytest.mark.parametrize("rule", sorted(PADDLE_RULES))
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_a_table_that_paddle_saved_is_read_as_it_lays_rows_out(
-    write: Write, tmp_path: Path, accessor: str, rule: str, suffix: str
+    write: Write,
+    tmp_path: Path,
+    accessor: PaddleAccessor,
+    rule: PaddleRule,
+    suffix: str,
 ) -> None:
     text, folder = PaddleText(accessor, rule), tmp_path / "000"
     folder.mkdir()
