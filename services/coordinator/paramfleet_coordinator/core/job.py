@@ -353,7 +353,8 @@ class Job:
         if recorded is not None and recorded.state == "finished":
             return self._finish()
         if self._may_go_on_without and self.state == "training":
-            self.members.learn(_named_workers(snapshot), now=now)
+            is_all = self._have_all_said(snapshot)
+            self.members.learn(_named_workers(snapshot), is_all=is_all, now=now)
         self._note_settled(snapshot, now)
         losses = [
             decision

@@ -345,7 +345,7 @@ class Membership:
             if self._has_no_process(place):
                 place.lost_s = 0.0 if place.lost_s is None else place.lost_s + counted_s
 
-    def learn(self, named: Mapping[int, int], *, now: float) -> None:
+    def learn(self, named: Mapping[int, int], *, is_all: bool, now: float) -> None:
         """Have a place for each worker that pservers wait for and the registry doesn't know.
 
         It may have died before it could write itself back into a registry that was empty, when
@@ -353,11 +353,14 @@ class Membership:
 
         Args:
             named: Incarnations by rank, all that pservers name now.
+            is_all: Whether each pserver has said which it names. One that was started again
+                and hasn't yet may know more.
             now: The time.
         """
         for key, place in list(self._places.items()):
-            is_named = named.get(place.member.index) == place.member.incarnation
-            if place.is_hearsay and not place.end and not is_named:
+            incarnation = named.get(place.member.index, 0)
+            is_wrong = incarnation > place.member.incarnation or (is_all and not incarnation)
+            if place.is_hearsay and not place.end and is_wrong:
                 del self._places[key]
         for rank, incarnation in named.items():
             if ("worker", rank) not in self._places:

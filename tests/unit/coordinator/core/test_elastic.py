@@ -60,7 +60,7 @@ class World:
             },
             ends=dict(self.ends),
             last_words=dict(self.last_words),
-            facts={("pserver", 0): {"lives": self.lives}},
+            facts={("pserver", 0): {"mode": "async", "lives": self.lives}},
         )
         self.events += [d.event for d in self.job.observe(snapshot, now=self.now)]
         self.evict()

@@ -301,6 +301,25 @@ def test_a_pserver_that_died_too_is_waited_for_before_its_workers_get_incarnatio
     assert world.admit().incarnation == 4
 
 
+def test_what_pservers_said_counts_while_they_are_started_again() -> None:
+    """A process that takes a pserver's place says nothing until it serves."""
+    world = forgotten()
+    world.run(TTL_S + TICK_S)
+    world.lives, world.says = [], {}
+    world.run(TTL_S)
+
+    assert world.admit().incarnation == 4
+
+
+def test_a_worker_that_no_pserver_names_any_more_is_forgotten() -> None:
+    world = forgotten()
+    world.run(1.0)
+    world.lives = []
+    world.look()
+
+    assert GONE not in world.job.members.places
+
+
 def test_a_worker_that_only_pservers_know_is_waited_for() -> None:
     world = forgotten()
     world.look()
