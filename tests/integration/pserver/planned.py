@@ -40,15 +40,20 @@ LOOK_S = 0.05
 
 
 class LostAnswers:
-    """A ``FaultHook`` that loses the answers to an operation, as long as a test wants it."""
+    """A ``FaultHook`` that loses answers or requests of one operation while a test wants it."""
 
     def __init__(self) -> None:
         self.of = ""
         self.num_lost = 0
+        self.unheard = ""
+        """Of which no request comes."""
+        self.num_unheard = 0
 
     def on_request(self, op: str) -> Verdict:
-        del op
-        return Verdict.DELIVER
+        if op != self.unheard:
+            return Verdict.DELIVER
+        self.num_unheard += 1
+        return Verdict.DROP
 
     async def on_hold(self, op: str) -> Verdict:
         del op
@@ -104,7 +109,15 @@ class Process:
 class PlannedJob:
     """A coordinator's decisions behind a server of the test, and who has joined."""
 
-    def __init__(self, redis_url: str, name: str, *, lease_ttl_s: float, data_dir: str) -> None:
+    def __init__(
+        self,
+        redis_url: str,
+        name: str,
+        *,
+        lease_ttl_s: float,
+        data_dir: str,
+        join_timeout_s: float = 1.0,
+    ) -> None:
         self.name = name
         self._kept: dict[str, Any] = {}
         if data_dir:
@@ -115,7 +128,7 @@ class PlannedJob:
             "secret": SECRET,
             "lease_ttl_s": lease_ttl_s,
             "lease_renew_s": 0.1,
-            "join_timeout_s": 1.0,
+            "join_timeout_s": join_timeout_s,
             "call_timeout_s": 3.0,
         }
         self.sizes = JobSizes(
@@ -269,10 +282,10 @@ class PlannedJob:
 
 @asynccontextmanager
 async def planned_job(
-    redis_url: str, name: str, *, lease_ttl_s: float, data_dir: str = ""
+    redis_url: str, name: str, *, lease_ttl_s: float, data_dir: str = "", **options: Any
 ) -> AsyncIterator[PlannedJob]:
     """Run a job of two groups, each with a follower, and two processes; one data folder."""
-    job = PlannedJob(redis_url, name, lease_ttl_s=lease_ttl_s, data_dir=data_dir)
+    job = PlannedJob(redis_url, name, lease_ttl_s=lease_ttl_s, data_dir=data_dir, **options)
     await job.start()
     try:
         for index in range(2):

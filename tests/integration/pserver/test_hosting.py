@@ -214,6 +214,29 @@ async def test_an_owner_that_was_only_silent_leaves_a_new_group_to_who_begins_it
         assert job.job.failure is None
 
 
+async def test_who_asks_for_a_group_that_another_is_to_begin_leaves_it_its_folder(
+    redis_url: str, job_name: str, tmp_path: Path
+) -> None:
+    """It asks by a plan that a coordinator made that is dead; the new one plans otherwise."""
+    folder = str(tmp_path)
+    async with planned_job(
+        redis_url, job_name, lease_ttl_s=10.0, data_dir=folder, join_timeout_s=100 * LATE_S
+    ) as job:
+        other, owner = job.processes
+        job.answers.unheard = "join"
+        await until(lambda: job.answers.num_unheard > 1)
+        job.begin_anew(1, other.id)
+        job.answers.unheard = ""
+        worker = await trained_alone(job)
+
+        rows, flat = await worker.pull(IDS)
+
+        assert set(rows) == {float(STEPS)}
+        assert flat == STEPS
+        assert job.plan(1).owner == other.id
+        assert owner.failure is None
+
+
 async def test_who_waits_at_an_owner_that_learns_by_a_heartbeat_that_it_is_replaced_goes_on(
     redis_url: str, job_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

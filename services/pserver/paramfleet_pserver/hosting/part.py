@@ -28,7 +28,7 @@ from paramfleet_shared.errors.following import HandoverError, NotWholeError
 from paramfleet_shared.errors.logs import DiskFailingError, DiskFullError
 from paramfleet_shared.net.rpc.endpoint import join_endpoint
 
-__all__ = ["Hoster", "Part"]
+__all__ = ["GivenAwayError", "Hoster", "Part"]
 
 LOOK_S = 0.05
 """Seconds between two looks while something is under way."""
@@ -71,6 +71,14 @@ class Hoster:
         return self.session.planning.process
 
 
+class GivenAwayError(UnavailableError):
+    """A group that this process asked for is to be another one's."""
+
+    code = "unavailable.given_away"
+    group: int
+    sentence = "group {group} is planned for another process by now; it is not begun here"
+
+
 class _Lost(NamedTuple):
     """A group that another process has got."""
 
@@ -104,6 +112,8 @@ class Part:
         """What this process has asked for, and doesn't know the outcome of."""
         self._is_beginning = False
         """Whether it has asked to begin the group, which nobody has had before."""
+        self._asking: asyncio.Task[JobSession] | None = None
+        """Asks for the group, which begins or is on the disk, while the plan says so."""
         self._lost = _Lost(-1, 0.0)
         self._changed = asyncio.Event()
         self._planned = GroupPlan()
@@ -122,6 +132,8 @@ class Part:
         if plan != self._planned:
             self._planned = plan
             self._changed.set()
+            if self._asking is not None and not self._is_to_begin(plan):
+                self._asking.cancel()
 
     async def run(self) -> None:
         """Do what the plan says, until it is cancelled.
@@ -182,7 +194,7 @@ class Part:
                 await self._own(self._pending, plan)
         elif plan.heir == me:
             await self._take_over(plan)
-        elif plan.heir is None and plan.owner == me:
+        elif self._is_to_begin(plan):
             if not self._is_outdated(plan):
                 await self._begin(plan)
         elif me in {plan.follower, plan.target} and plan.term and plan.heir is None:
@@ -222,6 +234,10 @@ class Part:
                 endpoint = hosted.session.member.endpoint
                 self._pending = Claim(hosted=hosted, endpoint=endpoint, succeeds=hosted.term)
                 await self._go_on(self._pending)
+
+    def _is_to_begin(self, plan: GroupPlan) -> bool:
+        """Return whether this process is to have the group, and not by another's copy."""
+        return plan.heir is None and plan.owner == self._hoster.process
 
     def _is_begun_elsewhere(self, plan: GroupPlan) -> bool:
         """Return whether another process is to begin the group anew, and needs its folder."""
@@ -263,7 +279,8 @@ class Part:
         """Host a group that begins, or that is on this process's disk.
 
         All that the disk may refuse is done before the group is asked for: then there is no
-        place in the job to give back.
+        place in the job to give back. It is asked for only while the plan says so: another one
+        may need the folder by now.
 
         Raises:
             NotWholeError: if it has begun, and nothing of it is here; the job has failed then.
@@ -282,7 +299,9 @@ class Part:
         try:
             hosted, endpoint = await self._open_door()
             held_run = 0 if disk is None else disk.held_run
-            session = await self._join(endpoint, succeeds=plan.term, holds_run=held_run)
+            session = await self._join_while_planned(
+                endpoint, succeeds=plan.term, holds_run=held_run
+            )
             hosted.take_place(session)
         except BaseException:
             if hosted is not None:
@@ -382,6 +401,29 @@ class Part:
         return await self._join(
             claim.endpoint, succeeds=claim.succeeds, patience_s=patience_s, nonce=claim.nonce
         )
+
+    async def _join_while_planned(
+        self, endpoint: str, *, succeeds: int, holds_run: int
+    ) -> JobSession:
+        """Ask for a group until the plan gives it to another process.
+
+        Raises:
+            GivenAwayError: if it does.
+            FleetError: as ``JobSession.join``.
+        """
+        asking = self._join(endpoint, succeeds=succeeds, holds_run=holds_run)
+        self._asking = asyncio.get_running_loop().create_task(asking)
+        if not self._is_to_begin(self._planned):  # the disk took its time
+            self._asking.cancel()
+        try:
+            await asyncio.wait((self._asking,))
+        finally:
+            asked, self._asking = self._asking, None
+            asked.cancel()
+            await asyncio.wait((asked,))
+        if asked.cancelled():
+            raise GivenAwayError(group=self._group)
+        return asked.result()
 
     async def _drop_claim(self) -> None:
         """Ask for the group no more."""
