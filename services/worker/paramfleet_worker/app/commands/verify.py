@@ -23,7 +23,7 @@ from paramfleet_worker.app.verify.plan import MODES, Plan, plan_from, plan_run
 from paramfleet_worker.app.verify.running import Ran, run_plan
 from paramfleet_worker.process.prepared.running import PreparedProcess
 
-__all__ = ["PlanFileError", "summary_of", "verify"]
+__all__ = ["PlanFileError", "summary_of", "too_slow", "verify"]
 
 
 class PlanFileError(ContractError):
@@ -69,6 +69,12 @@ class PlanFileError(ContractError):
     help="How often pservers are added or removed in each run.  [3 in some of the runs]",
 )
 @click.option(
+    "--within",
+    type=click.FloatRange(min=1.0),
+    default=60.0,
+    help="Seconds in which every worker ends a step again after a kill.  [60]",
+)
+@click.option(
     "--fresh",
     is_flag=True,
     help="Start each process anew, as paramfleet launch does, instead of as a fork of one.",
@@ -84,9 +90,9 @@ def verify(**options: Any) -> None:
 
     Each run is a job of two pservers and two workers on this machine, with a data folder. Its
     seed says which processes die where, and what the network loses. In a third of the runs
-    pservers come and go, or follow each other. A run that is wrong is
-    named with its seed, and its folder stays. The last line is JSON. Ends with 0 only if every
-    run was right.
+    pservers come and go, or follow each other. A run that is wrong, or stands still for too
+    long, is named with its seed, and its folder stays. The last line is JSON. Ends with 0 only
+    if every run was right.
     """
     sys.exit(exit_code_of("verify", lambda: _verify(options)))
 
@@ -126,12 +132,25 @@ def _verify(options: dict[str, Any]) -> int:
             prepared = PreparedProcess()
             stack.callback(prepared.close)
             stack.enter_context(prepared.prepared.starting())
-        all_ran = asyncio.run(_run_all(plans, jobs, as_json=options["as_json"]))
+        all_ran = asyncio.run(
+            _run_all(plans, jobs, options["within"], as_json=options["as_json"])
+        )
     echo(json.dumps(summary_of(all_ran, plans[0].seed)))
     return 1 if any(ran.problems for ran in all_ran) else 0
 
 
-async def _run_all(plans: Sequence[Plan], jobs: int, *, as_json: bool) -> list[Ran]:
+def too_slow(ran: Ran, within_s: float) -> list[str]:
+    """Return the recoveries of a run that took longer than they may, in words."""
+    return [
+        f"workers stood still for {seconds:.1f} s after a kill, and {within_s:g} s are allowed"
+        for seconds in ran.recovery_s
+        if seconds > within_s
+    ]
+
+
+async def _run_all(
+    plans: Sequence[Plan], jobs: int, within_s: float, *, as_json: bool
+) -> list[Ran]:
     """Run all plans, so many at once, and show each one that has ended."""
     clock, room, all_ran = SystemClock(), asyncio.Semaphore(jobs), []
 
@@ -139,6 +158,7 @@ async def _run_all(plans: Sequence[Plan], jobs: int, *, as_json: bool) -> list[R
         async with room:
             folder = Path(tempfile.mkdtemp(prefix="paramfleet-verify-"))
             ran = await run_plan(plan, folder, read_environment(), clock)
+        ran.problems += too_slow(ran, within_s)
         all_ran.append(ran)
         if as_json:
             echo(json.dumps(_facts(ran)))

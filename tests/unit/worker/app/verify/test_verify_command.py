@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from paramfleet_worker.app.commands.verify import summary_of, verify
+from paramfleet_worker.app.commands.verify import summary_of, too_slow, verify
 from paramfleet_worker.app.verify.plan import plan_run
 from paramfleet_worker.app.verify.running import Ran
 
@@ -31,6 +31,14 @@ def test_the_last_line_adds_up_all_runs(tmp_path: Path) -> None:
 
 def test_without_a_recovery_there_is_no_time(tmp_path: Path) -> None:
     assert summary_of([Ran(plan_run(1, "sync"), tmp_path)], 1)["recovery_p99_s"] is None
+
+
+def test_a_recovery_that_takes_too_long_is_a_problem(tmp_path: Path) -> None:
+    ran = Ran(plan_run(1, "localsgd"), tmp_path, recovery_s=[3.2, 120.5, 60.0])
+
+    assert too_slow(ran, 60.0) == [
+        "workers stood still for 120.5 s after a kill, and 60 s are allowed"
+    ]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", json.dumps({"seed": 1, "kills": [3]})])
