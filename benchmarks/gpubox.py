@@ -1,14 +1,16 @@
 """Samples a second of passes with rows on a device: ``python benchmarks/gpubox.py``.
 
-One worker trains in gpubox mode on a processor, with one pserver and with two; beside it one
-trains in sync with as many, and one process does the same without servers. See README.md beside
-this file.
+One worker trains in gpubox mode, with one pserver and with two; beside it one trains in sync
+with as many, and one process does the same without servers. All compute on the GPU where torch
+finds one, else on a processor. See README.md beside this file.
 """
 
 import asyncio
 import statistics
 import sys
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from harness import Suite, run_script, suite_of
 from jobs import JobShape, run_jobs, training_jobs, turn_of
@@ -77,12 +79,13 @@ async def _measure(
     """Return the rounds, and the figures of each case's windows."""
     now = asyncio.get_running_loop().time
     begun, steps = now(), _TINY_STEPS if quick else _STEPS
+    device = f"--device={'cuda' if torch.cuda.is_available() else 'cpu'}"
     split = f"--budget={_TINY_SPLIT_BYTES if quick else _SPLIT_BYTES}"
     shapes = [
         JobShape(
             script="ctr",
             mode=mode,
-            arguments=(*(_TINY if quick else ()), *([split] if is_split else [])),
+            arguments=(device, *(_TINY if quick else ()), *([split] if is_split else [])),
             workers=1,
             servers=servers,
         )
@@ -117,8 +120,14 @@ def _row(case: str, rounds: Rounds, windows: list[dict[str, float]]) -> dict[str
         **{name: median(f"pass_{name}") for name in _PARTS},
         "passes": median("passes"),
         "hit_share": median("hit_share"),
+        "device": _device_name(),
         "rounds": rounds.turns.num_counted,
     }
+
+
+def _device_name() -> str:
+    """Return what all cases compute on."""
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "processor"
 
 
 if __name__ == "__main__":

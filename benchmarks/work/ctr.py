@@ -62,9 +62,9 @@ class ClickTask(windows.Task):
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.batch_size: int = options.batch_size
-        self.model: torch.nn.Module = Dnn(
-            dim=options.dim, widths=options.widths, num_ids=options.ids
-        )
+        self._device = torch.device(options.device)
+        dnn = Dnn(dim=options.dim, widths=options.widths, num_ids=options.ids)
+        self.model: torch.nn.Module = dnn.to(self._device)
         size, rank = options.batch_size, fleet.worker_index()
         num = options.batches * size
         seed = (options.seed << 8) + rank
@@ -78,8 +78,9 @@ class ClickTask(windows.Task):
 
     @override
     def loss(self, batch: Batch) -> torch.Tensor:
-        logits = self.model(batch.ids, batch.dense)
-        return torch.nn.functional.binary_cross_entropy_with_logits(logits, batch.labels)
+        dense, labels = (part.to(self._device) for part in (batch.dense, batch.labels))
+        logits = self.model(batch.ids, dense)
+        return torch.nn.functional.binary_cross_entropy_with_logits(logits, labels)
 
     @override
     def ids(self, batch: Batch) -> Mapping[str, torch.Tensor]:
@@ -91,7 +92,7 @@ class ClickTask(windows.Task):
         self.model.eval()
         counts = np.zeros((2, NUM_BUCKETS))
         for ids, dense, labels in self._held_out:
-            scores = torch.sigmoid(self.model(ids, dense)).numpy()
+            scores = torch.sigmoid(self.model(ids, dense.to(self._device))).cpu().numpy()
             buckets = np.minimum((scores * NUM_BUCKETS).astype(np.int64), NUM_BUCKETS - 1)
             for label in (0, 1):
                 mine = buckets[labels.numpy() == label]
@@ -117,6 +118,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--widths", type=_widths, default=_widths("512-256-128-32"))
     parser.add_argument("--batch_size", type=int, default=512)
     parser.add_argument("--batches", type=int, default=400, help="then they begin anew")
+    parser.add_argument("--device", default="cpu", help="what the model computes on")
     parser.add_argument("--held_out", type=int, default=20_480, help="examples for the AUC")
     return parser.parse_args()
 

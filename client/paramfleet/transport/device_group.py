@@ -1,12 +1,14 @@
 """The workers of a job as one group of devices: rows and gradients go from each to each.
 
-torch.distributed carries them: gloo between processors, NCCL between GPUs. Workers find each
-other by the job's registry, so nothing listens for strangers but what the backends open
-between two of them.
+torch.distributed carries them: gloo between processors, NCCL between GPUs. NCCL gives no two
+processes the same GPU, so where workers share one, what travels goes through the host. Workers
+find each other by the job's registry, so nothing listens for strangers but what the backends
+open between two of them.
 
 Every call is made by all workers, in the same order. It belongs to the training thread.
 """
 
+import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -82,12 +84,13 @@ class DeviceGroup:
         self._communicator = communicator
         self._clock = clock
         self._timeout_s = timeout_s
-        store = _RegistryStore(communicator, name, clock=clock, timeout_s=timeout_s)
+        # NCCL asks it at the first exchange, and doesn't keep Python's part of it.
+        self._store = _RegistryStore(communicator, name, clock=clock, timeout_s=timeout_s)
         with self._together("finding each other"):
-            self._on_host = _gloo(store, rank, size, host, timeout_s)
+            self._on_host = _gloo(self._store, rank, size, host, timeout_s)
             self._group = self._on_host
-            if device.type == "cuda":
-                self._group = _nccl(store, rank, size, timeout_s)
+            if device.type == "cuda" and not self._is_shared():
+                self._group = _nccl(self._store, rank, size, timeout_s)
 
     def exchange(
         self, rows: torch.Tensor, outgoing: Sequence[int], incoming: Sequence[int]
@@ -99,16 +102,18 @@ class DeviceGroup:
             outgoing: How many are for each.
             incoming: How many come from each.
         """
-        group = self._group if rows.device.type == self._device.type else self._on_host
+        group, device = self._group_of(rows), rows.device
+        if group is self._on_host:
+            rows = rows.cpu()
         with self._together("an exchange of rows"):
-            return self._exchange(group, rows, list(outgoing), list(incoming))
+            return self._exchange(group, rows, list(outgoing), list(incoming)).to(device)
 
     def sum(self, numbers: torch.Tensor) -> torch.Tensor:
         """Return the sum of all workers' numbers [n], the same to the bit in each."""
-        group = self._group if numbers.device.type == self._device.type else self._on_host
+        group, device = self._group_of(numbers), numbers.device
         with self._together("a sum of gradients"):
             if group is self._on_host:
-                return self._sum_on_host(numbers)
+                return self._sum_on_host(numbers.cpu()).to(device)
             self._wait(group.allreduce([numbers]), group)
             return numbers
 
@@ -124,6 +129,17 @@ class DeviceGroup:
         self._on_host.shutdown()
         if self._group is not self._on_host:
             self._group.shutdown()
+
+    def _group_of(self, tensor: torch.Tensor) -> Any:
+        """Return what carries a tensor from where it is, or from the host."""
+        return self._group if tensor.device.type == self._device.type else self._on_host
+
+    def _is_shared(self) -> bool:
+        """Return whether two workers of the job have one GPU."""
+        device = str(torch.cuda.get_device_properties(self._device).uuid)
+        digest = hashlib.sha256(device.encode()).digest()
+        numbers = [float(int.from_bytes(digest[:6], "big"))]  # whole ones up to 2^53 are exact
+        return len({number for (number,) in self.gather(numbers)}) < self.size
 
     def _sum_on_host(self, numbers: torch.Tensor) -> torch.Tensor:
         """Return a sum, each worker making a part of it, in the order of ranks.

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -67,6 +68,22 @@ def test_several_workers_train_what_one_does(
 
     assert_near(whole, alone)
     assert_near(split, alone)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device")
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_passes_on_a_gpu_train_what_the_processor_does(
+    jobs: Any, one_worker: Alone, tmp_path: Path, workers: int, optimizer: str
+) -> None:
+    args = ["--optimizer", optimizer]
+    alone = one_worker(*args)
+
+    more = [*args, "--device=cuda", "--budget=4000"]
+    on_gpu = result_of(jobs, tmp_path / "gpu", *more, workers=workers)
+
+    assert_near(on_gpu, alone)
 
 
 @pytest.mark.parametrize("more", [["--fewer=5"], ["--leaves=7"]])

@@ -7,8 +7,7 @@ bit for bit.
 Shape legend: U = rows, D = row width, C = width of a state: D, or 1.
 """
 
-from collections.abc import Callable, Sequence
-from functools import cache, partial
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,15 +53,13 @@ def step_values(
     return _apply(formula, step, values, tuple(states), grads)
 
 
-def step_rows_at(  # noqa: PLR0913 (numbers, rows, and where in them)
+def step_rows_at(
     spec: OptimizerSpec,
     moment: Moment,
     rows: torch.Tensor,
     places: torch.Tensor,
     grads: torch.Tensor,
     spans: Sequence[slice],
-    *,
-    backend: str = "",
 ) -> None:
     """Let a rule step some of many rows, in place.
 
@@ -73,28 +70,20 @@ def step_rows_at(  # noqa: PLR0913 (numbers, rows, and where in them)
         places: int64 [U]: which, each once.
         grads: float32 [U, D].
         spans: Where in a row the value is, and then each state.
-        backend: Of torch.compile, which makes one kernel that reads, steps and writes rows,
-            when it is needed first; empty lets each of torch's operations be one.
     """
     formula, step = _numbers_of(spec, moment, sparse=True)
-    if backend:
-        device = rows.device
-        step = _Step(
-            step.rate.to(device),
-            tuple(constant.to(device) for constant in step.constants),
-            None if step.decay is None else step.decay.to(device),
-        )
-    places_in_row = tuple((span.start, span.stop) for span in spans)
-    act: Callable[..., None] = partial(_step_at, formula, places_in_row)
-    if backend:
-        act = _compiled(formula, places_in_row, backend)
-    act(step, rows, places, grads)
+    held = rows.index_select(0, places)
+    value, *states = (held[:, span] for span in spans)
+    moved, kept = _apply(formula, step, value, tuple(states), grads)
+    for span, column in zip(spans, (moved, *kept), strict=True):
+        held[:, span] = column
+    rows.index_copy_(0, places, held)
 
 
 def _numbers_of(
     spec: OptimizerSpec, moment: Moment, *, sparse: bool
 ) -> tuple[Formula, "_Step"]:
-    """Return the formula of a step, and its numbers as tensors: a kernel serves all steps."""
+    """Return the formula of a step, and its numbers as tensors."""
     record = spec.record
     formula = record.formulas[record.choose(spec.constants, sparse)]
     numbers = formula.numbers(spec.constants, moment)
@@ -102,33 +91,6 @@ def _numbers_of(
     constants = tuple(map(_float, (*numbers.constants, *none)))
     decay = _float(numbers.weight_decay) if numbers.weight_decay else None
     return formula, _Step(_float(numbers.rate), constants, decay)
-
-
-@cache
-def _compiled(
-    formula: Formula, spans: tuple[tuple[int, int], ...], backend: str
-) -> Callable[..., None]:
-    act = partial(_step_at, formula, spans)
-    return torch.compile(
-        act, backend=backend
-    )  # a length that changes is dynamic, a width isn't
-
-
-def _step_at(
-    formula: Formula,
-    spans: tuple[tuple[int, int], ...],
-    step: "_Step",
-    rows: torch.Tensor,
-    places: torch.Tensor,
-    grads: torch.Tensor,
-) -> None:
-    """Read rows, step them, and write them back."""
-    held = rows.index_select(0, places)
-    value, *states = (held[:, start:stop] for start, stop in spans)
-    moved, kept = _apply(formula, step, value, tuple(states), grads)
-    for (start, stop), column in zip(spans, (moved, *kept), strict=True):
-        held[:, start:stop] = column
-    rows.index_copy_(0, places, held)
 
 
 def _apply(
@@ -195,7 +157,8 @@ def _square_root(numbers: torch.Tensor) -> torch.Tensor:
 
 
 def _cut(numbers: torch.Tensor, limit: torch.Tensor) -> torch.Tensor:
-    return numbers.clamp(-limit, limit)
+    bound = limit.to(numbers.device)  # unlike arithmetic, it takes no number of the host
+    return numbers.clamp(-bound, bound)
 
 
 _FUNCTIONS: Any = (_square_root, _cut)

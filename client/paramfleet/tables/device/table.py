@@ -167,10 +167,7 @@ class DeviceTable:
 
     def _step_by_torch(self, places: torch.Tensor, grads: torch.Tensor, moment: Moment) -> None:
         spans = (self._value, *self._states)
-        backend = "inductor" if self.device.type == "cuda" else ""
-        step_rows_at(
-            self.spec.optimizer, moment, self._rows, places, grads, spans, backend=backend
-        )
+        step_rows_at(self.spec.optimizer, moment, self._rows, places, grads, spans)
 
     def _on_device(self, places: NDArray[np.int64]) -> torch.Tensor:
         return to_device(torch.from_numpy(places), self.device)

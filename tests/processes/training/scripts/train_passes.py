@@ -36,6 +36,7 @@ parser.add_argument("--shorter", type=int, default=0, help="epochs that rank 1 d
 parser.add_argument("--leaves", type=int, default=0, help="batches before rank 1's loop ends")
 parser.add_argument("--poisons", action="store_true", help="rank 1 leaves with NaN gradients")
 parser.add_argument("--halved", type=int, default=0, help="last batches that are half as long")
+parser.add_argument("--device", default="cpu")
 args = parser.parse_args()
 
 
@@ -87,7 +88,7 @@ class Model(torch.nn.Module):
         return logits.squeeze(1)
 
 
-model = fleet.distributed_model(Model())
+model = fleet.distributed_model(Model().to(args.device))
 optimizer = fleet.distributed_optimizer(
     OPTIMIZERS[args.optimizer](model.parameters()), strategy
 )
@@ -109,7 +110,8 @@ for number in range(args.steps):
     rare = ids[:, 4] % 31 if number % 2 else None
     batch = (ids[:, 0], ids[:, 1:4], rare, (ids.sum(1) % 3 == 0).float())
     where = mine if number < args.steps - args.halved else slice(0, 8)
-    batches.append(tuple(None if part is None else part[where] for part in batch))
+    parts = (None if part is None else part[where].to(args.device) for part in batch)
+    batches.append(tuple(parts))
 batches = batches[: args.steps - rank * args.fewer]
 
 

@@ -1,13 +1,11 @@
 """Rules by torch's operations: the kernels' numbers, bit for bit on a processor."""
 
-import shutil
-
 import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_array_equal
 
-from paramfleet.tables.device.formulas import step_rows_at, step_values
+from paramfleet.tables.device.formulas import step_values
 from paramfleet_shared.tables.kernels.replica import step_slots
 from paramfleet_shared.tables.kernels.rules import step_of, step_range
 from paramfleet_shared.tables.rows.layout import RowLayout
@@ -80,44 +78,6 @@ def test_dense_values_step_to_the_bits_of_the_kernel(spec: OptimizerSpec) -> Non
         assert_array_equal(values.numpy()[:, 0], block[0])
         for state, row in zip(states, block[1:], strict=True):
             assert_array_equal(state.numpy()[:, 0], row)
-
-
-@pytest.mark.parametrize("spec", SPECS, ids=IDS)
-def test_one_graph_steps_rows_as_the_operations_do(spec: OptimizerSpec) -> None:
-    random, dim = np.random.default_rng(3), 8
-    layout = RowLayout.of_states(spec, dim)
-    rows = torch.from_numpy(random.uniform(0.1, 1, (60, dim + layout.pitch))).float()
-    spans = [slice(0, dim)]
-    for column in spec.record.columns:
-        span = layout.spans[column.name]
-        spans.append(slice(dim + span.start, dim + span.stop))
-    by_graph = rows.clone()
-    for number in (1, 2, 3):  # other numbers, and other places: the same graph
-        places = torch.from_numpy(random.permutation(60)[: 20 + number])
-        grads = torch.from_numpy(random.normal(size=(20 + number, dim))).float()
-        moment = Moment(0.05 / number, number)
-        step_rows_at(spec, moment, rows, places, grads, spans)
-        step_rows_at(spec, moment, by_graph, places, grads, spans, backend="eager")
-    assert not torch._dynamo.utils.counters["graph_break"]
-    torch._dynamo.reset()
-    assert_array_equal(by_graph.numpy(), rows.numpy())
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.skipif(shutil.which("g++") is None, reason="kernels of a processor need g++")
-def test_a_compiled_kernel_gives_each_row_its_own_rate() -> None:
-    random, dim = torch.Generator().manual_seed(5), 8
-    spec, spans = OptimizerSpec(rule="rowwise_adagrad"), [slice(0, dim), slice(dim, dim + 1)]
-    rows = torch.rand(60, dim + 1, generator=random)
-    compiled = rows.clone()
-    for number in (1, 2, 3):
-        places = torch.randperm(60, generator=random)[: 20 + number]
-        grads = torch.randn(20 + number, dim, generator=random)
-        moment = Moment(0.05, number)
-        step_rows_at(spec, moment, rows, places, grads, spans)
-        step_rows_at(spec, moment, compiled, places, grads, spans, backend="inductor")
-    torch.testing.assert_close(compiled, rows, rtol=0, atol=1e-6)
 
 
 def test_what_is_given_stays_as_it_is() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 
 from paramfleet.tables.device.pass_ids import IdSet, PassIds
@@ -75,9 +75,9 @@ def train(table: DeviceTable, batches: Batches, *, first: int = 1) -> None:
     ids = begin(table, np.concatenate([each for each, _ in batches]))
     for number, (each, grads) in enumerate(batches):
         different, inverse, _ = partition(each, 1)
-        places = torch.from_numpy(ids.places_of(different, batch=number))
-        total = merge_by_inverse(grads, inverse, len(different))
-        table.step(places, torch.from_numpy(total), Moment(LR, first + number))
+        places = torch.from_numpy(ids.places_of(different, batch=number)).to(table.device)
+        total = torch.from_numpy(merge_by_inverse(grads, inverse, len(different)))
+        table.step(places, total.to(table.device), Moment(LR, first + number))
 
 
 def pushed(spec: TableSpec, batches: Batches) -> DeviceRows:
@@ -103,6 +103,19 @@ def test_a_pass_gives_the_rows_of_a_shard_to_the_bit(rule: str, *, kernels: bool
     table = DeviceTable(spec, device=CPU, kernels=kernels)
     train(table, batches)
     assert_same(table.stepped(), pushed(spec, batches))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device")
+@pytest.mark.parametrize("rule", RULES)
+def test_a_pass_on_a_gpu_gives_the_rows_of_a_shard_but_for_its_rounding(rule: str) -> None:
+    spec, batches = spec_of_rule(rule), batches_of(num=6)
+    table = DeviceTable(spec, device=torch.device("cuda"))
+    train(table, batches)
+    have, want = table.stepped(), pushed(spec, batches)
+    order = np.argsort(have.ids)
+    assert_array_equal(have.ids[order], want.ids)
+    assert_allclose(have.rows[order], want.rows, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("rule", RULES)
