@@ -4,6 +4,7 @@ import json
 import os
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -317,6 +318,42 @@ def test_a_process_that_stands_still_for_longer_than_its_grace_is_blamed_itself(
     assert launched.failures[0].startswith(f"the job failed: {role} (")
     assert "its launcher sees it alive" in launched.failures[0]
     assert launched.survivors() == []
+
+
+@pytest.mark.usefixtures("short_lease")
+@pytest.mark.parametrize("mode", ["async", "geo"])
+def test_a_data_folder_put_back_to_an_older_copy_while_all_workers_are_dead_is_named(
+    launch: Any, tmp_path: Path, mode: str
+) -> None:
+    """No worker is left that knows which changes were on the disk."""
+    options = [f"--data-dir={tmp_path / 'data'}", "--max-restarts=9"]
+    launched = launch("--mode", mode, options=options)
+    launched.wait_for("training as 0", "training as 1")
+    (folder,) = (tmp_path / "data").glob("*/pserver-0")
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    far = durable_position(launched) + 500  # in many heartbeats, which say so
+    until(lambda: durable_position(launched) > far, within_s=LATE_S, launched=launched)
+
+    os.kill(launched.process.pid, signal.SIGSTOP)  # it starts nobody again for now
+    for role in ("worker 0", "worker 1", "pserver 0"):
+        os.kill(launched.find(role), signal.SIGKILL)
+    shutil.rmtree(folder)
+    shutil.copytree(copy, folder)
+    os.kill(launched.process.pid, signal.SIGCONT)
+
+    assert launched.process.wait(END_WITHIN_S) == 1, launched.text
+    assert "pserver 0" in launched.failures[0]
+    assert "its data folder is an older copy" in launched.failures[0]
+    assert launched.survivors() == []
+
+
+def durable_position(launched: Launched) -> int:
+    """Return how far pserver 0's changes are on its disk."""
+    admin = member_of(launched, "pserver", 0)["admin"]
+    with urllib.request.urlopen(f"http://{admin}/status", timeout=30) as answer:
+        log = json.loads(answer.read())["log"]
+    return int(log["durable_position"])
 
 
 def descendants(pid: int) -> Iterator[int]:

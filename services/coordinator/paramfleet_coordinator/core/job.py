@@ -372,7 +372,9 @@ class Job:
         if failure is None:
             if self._all_workers_ended() and not self._is_settling:
                 return losses + self._finish()
-            failure = self._failing.find(self.sizes, self.state, shrinks=self.shrinks, now=now)
+            failure = self._failing.find(
+                snapshot, self.sizes, self.state, shrinks=self.shrinks, now=now
+            )
         if failure is not None:
             return losses + self._fail(failure)
         return losses + self._start()

@@ -34,6 +34,8 @@ class DiskLog:
         replayed_bytes: int = 0,
     ) -> None:
         self.writer = writer
+        self.began_at = writer.position
+        """Which position this process goes on from."""
         self.snapshot = snapshot
         self.num_bytes = replayed_bytes
         """Of the commands behind the newest snapshot."""
@@ -81,6 +83,7 @@ class DiskLog:
             "fault": None if fault is None else str(fault),
             "refusing": fault is not None,
             "waiting_bytes": self.writer.waiting_bytes,
+            "began_at": self.began_at,
             "snapshot_position": None if snapshot is None else snapshot.position,
             "bytes_since_snapshot": self.num_bytes,
         }

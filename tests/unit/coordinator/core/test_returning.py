@@ -60,6 +60,8 @@ class World:
         self.ends: dict[MemberKey, End] = {}
         self.recorded: JobRecord | None = None
         self.decided: list[Decision] = []
+        self.said: dict[MemberKey, dict[str, Any]] = {}
+        """What members say of themselves."""
         self.job = self.coordinator()
 
     def coordinator(self) -> Job:
@@ -92,6 +94,7 @@ class World:
             beats=dict(self.beats),
             ends=dict(self.ends),
             vouchers={"c": (self.beat, voucher)},
+            facts=self.said,
         )
         self.decided += self.job.observe(snapshot, now=self.now)
         self.recorded = self.job.record
@@ -403,3 +406,48 @@ def test_one_that_redis_and_a_new_coordinator_have_forgotten_gets_a_higher_term(
 
     assert world.placement.term_of(1) == term + 1
     assert world.events == ["pserver.back"]
+
+
+def with_log(*, began_at: int, durable: int) -> dict[str, Any]:
+    return {"log": {"began_at": began_at, "durable_position": durable}}
+
+
+def test_a_pserver_that_comes_back_with_an_older_copy_of_its_data_ends_the_job() -> None:
+    """No worker may live that knows that changes are missing."""
+    world = training()
+    world.said[SERVER] = with_log(began_at=0, durable=1040)
+    world.run(1.0)
+    world.members[SERVER] = member(SERVER, incarnation=2)
+    world.said[SERVER] = {"log": None}  # it serves nothing yet
+    world.run(1.0)
+    assert "job.failed" not in world.events
+
+    world.said[SERVER] = with_log(began_at=812, durable=2000)
+    world.look()
+
+    facts = world.facts("job.failed")
+    assert (facts["role"], facts["index"]) == SERVER
+    assert "has the changes up to number 812, and those up to 1040" in facts["reason"]
+
+
+def test_a_pserver_may_come_back_with_all_that_was_on_its_disk_and_more() -> None:
+    world = training()
+    for incarnation, began_at in ((1, 0), (2, 1040), (3, 2001)):
+        world.members[SERVER] = member(SERVER, incarnation=incarnation)
+        world.said[SERVER] = with_log(began_at=began_at, durable=0)  # no snapshot as yet
+        world.run(1.0)
+        world.said[SERVER] = with_log(began_at=began_at, durable=1000 * incarnation)
+        world.run(1.0)
+
+    assert world.job.failure is None
+
+
+@pytest.mark.parametrize("log", [None, 3, [], {}, {"began_at": "x", "durable_position": 1}])
+def test_what_a_pserver_says_of_its_log_may_be_anything(log: object) -> None:
+    world = training()
+    world.said[SERVER] = {"log": log}
+    world.run(1.0)
+    world.said[SERVER] = with_log(began_at=7, durable=7)
+    world.run(1.0)
+
+    assert world.job.failure is None

@@ -1,15 +1,18 @@
 """Whose absence ends a job: who died, left, gave up or never came, and isn't waited for.
 
+So does who comes back without what it had.
+
 Nothing here waits or reads a clock.
 """
 
+from paramfleet_coordinator.core.absent.older import KnownData
 from paramfleet_coordinator.core.absent.returning import Returning
 from paramfleet_coordinator.core.absent.servers import DurableServers
 from paramfleet_coordinator.core.absent.words import LEFT, death
 from paramfleet_coordinator.core.groups.hosting import Hosting
 from paramfleet_coordinator.core.membership import Membership
 from paramfleet_coordinator.core.place import Place
-from paramfleet_shared.discovery.records import PROCESS, Failure, JobSizes, State
+from paramfleet_shared.discovery.records import PROCESS, Failure, JobSizes, Snapshot, State
 
 __all__ = ["Failing"]
 
@@ -45,15 +48,17 @@ class Failing:
         self._servers = servers
         self._hosting = hosting
         self._patience_s = patience_s
+        self._data = KnownData()
         self._first_joined_at: float | None = None
         self._deserted_at: float | None = None
 
     def find(
-        self, sizes: JobSizes, state: State, *, shrinks: bool, now: float
+        self, snapshot: Snapshot, sizes: JobSizes, state: State, *, shrinks: bool, now: float
     ) -> Failure | None:
         """Return what a job that hasn't ended fails of now.
 
         Args:
+            snapshot: What the registry holds.
             sizes: Of the job.
             state: Of the job.
             shrinks: Whether it goes on without workers that died.
@@ -70,8 +75,10 @@ class Failing:
                 lost = place.end == "lost" and not place.is_given_up
                 if lost and not self._returning.awaits(place):
                     return _failure_of(place, place.why + self._in_vain(place))
-        return self._find_desertion(state, shrinks=shrinks, now=now) or self._find_absentee(
-            sizes, state, now
+        return (
+            (self._data.look(snapshot) if self._hosting is None else None)
+            or self._find_desertion(state, shrinks=shrinks, now=now)
+            or self._find_absentee(sizes, state, now)
         )
 
     def _goes_on_without(self, place: Place) -> bool:
