@@ -4,8 +4,8 @@ The time of a request includes what it waits for: its turn with an owner, and th
 sync the other workers; that of a step doesn't. What waits for nobody is the server's own.
 """
 
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any, Generic, TypeVar
 
 __all__ = ["ServiceTimes"]
 
@@ -43,15 +43,15 @@ class ServiceTimes:
         if self._within is not None:
             self._within.count(operation, began, waited_s=waited_s)
 
-    async def counted(
+    def counted(
         self,
         operation: str,
         began: float,
         answer: Awaitable[T],
         *,
         waited_s: Callable[[T], float] = lambda _: 0.0,
-    ) -> T:
-        """Return the answer, and count its request then.
+    ) -> Awaitable[T]:
+        """Return what becomes the answer, and counts its request then.
 
         Args:
             operation: Its name.
@@ -59,13 +59,7 @@ class ServiceTimes:
             answer: What becomes of it.
             waited_s: Tells by the answer which seconds aren't to count.
         """
-        try:
-            found = await answer
-        except BaseException:
-            self.count(operation, began)
-            raise
-        self.count(operation, began, waited_s=waited_s(found))
-        return found
+        return _Counted(self, operation, began, answer, waited_s)
 
     def measure(self, operation: str, which: str) -> float:
         """Return ``requests`` or ``request_seconds`` of an operation."""
@@ -83,3 +77,37 @@ class ServiceTimes:
             operation: [count, round(self._seconds[operation], 5)]
             for operation, count in self._requests.items()
         }
+
+
+class _Counted(Generic[T]):
+    """An answer whose request is counted when it is there."""
+
+    def __init__(
+        self,
+        times: ServiceTimes,
+        operation: str,
+        began: float,
+        answer: Awaitable[T],
+        waited_s: Callable[[T], float],
+    ) -> None:
+        self._times = times
+        self._operation = operation
+        self._began = began
+        self._answer = answer
+        self._waited_s = waited_s
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        try:
+            found = yield from self._answer.__await__()
+        except BaseException:
+            self._times.count(self._operation, self._began)
+            raise
+        waited_s = self._waited_s(found)
+        self._times.count(self._operation, self._began, waited_s=waited_s)
+        return found
+
+    def close(self) -> None:
+        """End work that nobody will wait for, perhaps before its first step."""
+        close = getattr(self._answer, "close", None)
+        if close is not None:
+            close()

@@ -29,7 +29,7 @@ from paramfleet_shared.net.rpc.deadlines import (
     read_deadline,
 )
 from paramfleet_shared.net.rpc.faults import NO_FAULTS, FaultHook, Verdict
-from paramfleet_shared.net.rpc.tasks import TaskSet
+from paramfleet_shared.net.rpc.tasks import TaskSet, abandon
 from paramfleet_shared.net.tls import TlsEnd
 from paramfleet_shared.net.wire.limits import BodyTooLargeError, Limits
 from paramfleet_shared.net.wire.message import Buffer, Message, decode, encode
@@ -292,8 +292,7 @@ class Session(Http2Protocol[ServerConnection]):
 
         def forget(_: asyncio.Task[None]) -> None:
             del self._running[stream_id]
-            if isinstance(pending, Coroutine):
-                pending.close()  # a task cancelled before its first step never awaits it
+            abandon(pending)  # a task cancelled before its first step never awaits it
 
         task = self._service.tasks.start(coroutine, name=self._service.name)
         self._running[stream_id] = task

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Coroutine, Generator
 from types import coroutine
 from typing import Any, TypeVar
 
-__all__ = ["TaskSet", "begun", "begun_here", "hop", "is_here", "rest_on_loop"]
+__all__ = ["TaskSet", "abandon", "begun", "begun_here", "hop", "is_here", "rest_on_loop"]
 
 T = TypeVar("T")
 
@@ -45,6 +45,17 @@ class TaskSet:
             for task in self._tasks:
                 task.cancel()
             await asyncio.wait(self._tasks)
+
+
+def abandon(pending: object) -> None:
+    """End work that has perhaps not begun, and that nobody will wait for.
+
+    A coroutine that is dropped before its first step is reported as an error. One that holds
+    another has a ``close`` that ends that, too.
+    """
+    close = getattr(pending, "close", None)
+    if close is not None:
+        close()
 
 
 def begun(work: Coroutine[Any, Any, T]) -> T | Awaitable[T]:

@@ -16,6 +16,7 @@ from paramfleet_shared.net.rpc.client import Channel
 from paramfleet_shared.net.rpc.connection.direct import DirectLink, Waker
 from paramfleet_shared.net.rpc.connection.link import Link
 from paramfleet_shared.net.rpc.session import Handler, Request, Session
+from paramfleet_shared.net.rpc.tasks import abandon
 from paramfleet_shared.net.wire.message import Message
 
 __all__ = ["Span", "TracedChannel", "TracedSession", "Tracing", "open_channel", "traced"]
@@ -152,3 +153,7 @@ class _Ending:
             raise
         self._span.end()
         return reply
+
+    def close(self) -> None:
+        """End work that nobody will wait for."""
+        abandon(self._reply)

@@ -13,6 +13,7 @@ from paramfleet_shared.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
+from paramfleet_shared.errors.tables import TableLimitError
 from paramfleet_shared.net.rights import OperationRefusedError
 from paramfleet_shared.net.rpc.answers import (
     UnknownOperationError,
@@ -20,6 +21,7 @@ from paramfleet_shared.net.rpc.answers import (
     read_error,
     status_of,
 )
+from paramfleet_shared.net.rpc.deadlines import DeadlineExceededError
 from paramfleet_shared.net.wire.message import MalformedMessageError, WireVersionError
 
 
@@ -75,14 +77,14 @@ def test_facts_that_cannot_travel_are_left_out() -> None:
         ),
         msgpack.packb(
             {
-                "code": "outcome_unknown.deadline_exceeded",
+                "code": DeadlineExceededError.code,
                 "message": "m",
                 "facts": {"peer": "p", "operation": "o", "waited_s": "long"},
             }
         ),
         msgpack.packb(
             {
-                "code": "contract.table_limit",
+                "code": TableLimitError.code,
                 "message": "m",
                 "facts": {"table": "t", "what": "w", "value": 1, "setting": 2, "limit": 3},
             }
