@@ -303,7 +303,8 @@ class Owner:
             message = self._outbox.message(entry, self._server)
             await self._send(entry.op, message)
         facts = {"server": self._server, "incarnation": term, "sent_again": len(lacking)}
-        log.warning("worker.pserver_returned", extra=facts)
+        level = logging.WARNING if lacking else logging.INFO  # all is there if it only moved
+        log.log(level, "worker.pserver_returned", extra=facts)
 
     async def _send(self, op: str, message: Message) -> Message:
         to = self.addressed(message)

@@ -403,6 +403,8 @@ class JobSession:
             if self._end != "left":
                 self._end = "left"
                 await self._insist(self._beat, patience_s=self._settings.lease_ttl_s)
+        except FencedError:
+            pass  # another process has the place: there is nothing to give back
         except FleetError as error:
             log.warning("job.left_silently", extra={"reason": str(error)})
         finally:

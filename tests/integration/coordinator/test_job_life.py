@@ -232,7 +232,7 @@ async def test_a_pserver_that_leaves_early_fails_the_job(
 
 
 async def test_a_worker_restarted_before_the_training_follows_on_and_fences_its_former_self(
-    stage: Any, redis_url: str, job_name: str
+    stage: Any, redis_url: str, job_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with stage(redis_url, job_name) as job:
         job.coordinator(worker_num=2)
@@ -248,6 +248,8 @@ async def test_a_worker_restarted_before_the_training_follows_on_and_fences_its_
             await workers[0].session.mark_done()
         with pytest.raises(FencedError):
             await workers[0].session.barrier("start")
+        await workers[0].session.leave()  # it has no place to give back
+        assert "job.left_silently" not in caplog.text
         assert not successor.beating.done()
 
 
