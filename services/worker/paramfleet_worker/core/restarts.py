@@ -58,6 +58,11 @@ class Restarts:
         """Return the processes that died and may be started again."""
         return frozenset(name for name, life in self._lives.items() if life.is_down)
 
+    def began_again(self, name: ProcessName) -> bool:
+        """Return whether a process isn't the first of its name."""
+        life = self._lives.get(name)
+        return life is not None and life.started_at is not None
+
     def concern(self, name: ProcessName) -> bool:
         """Return whether a process of this role is started again at all."""
         return self.most > 0 and name.role in self._roles

@@ -263,16 +263,27 @@ class Supervisor:
     ) -> list[Action]:
         if name not in self._restarts.down or self._phase not in _GOES_ON:
             return []
-        if finished:
+        if finished and not self._is_own_error(name):
             self._restarts.forget([name])
             self._exits[name] = 0
             return self._ended_well(now)
+        if finished:
+            self._restarts.forget([name])
+            return self._suspect(name, describe_exit(self._exits[name]), now)
         if record is None and self._restarts.grant(name, now):
             return []
         self._restarts.forget([name])
         if record is None and shrinks and name.role == "worker" and self._others_work():
             return [Lose(name, describe_exit(self._exits[name])), *self._ended_well(now)]
         return self._suspect(name, describe_exit(self._exits[name]), now)
+
+    def _is_own_error(self, name: ProcessName) -> bool:
+        """Return whether a worker has failed by itself after the training.
+
+        One that was started again may have come too late for the job: that is no error.
+        """
+        began_again = self._restarts.began_again(name)
+        return name.role == "worker" and self._exits[name] > 0 and not began_again
 
     def _others_work(self) -> bool:
         """Return whether a worker works or ended well here, or may on another machine."""
