@@ -247,6 +247,10 @@ class PlannedJob:
         """Plan that a group goes to another process."""
         self._change(group, target=target)
 
+    def stay(self, group: int) -> None:
+        """Plan that a group goes to nobody."""
+        self._change(group, target=None)
+
     def give(self, group: int, owner: ProcessId) -> None:
         """Have the plan say that a group is another process's, without its doing."""
         self._change(group, owner=owner, follower=None)

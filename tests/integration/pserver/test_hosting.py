@@ -237,6 +237,37 @@ async def test_who_asks_for_a_group_that_another_is_to_begin_leaves_it_its_folde
         assert owner.failure is None
 
 
+async def test_who_waits_for_an_owner_stops_when_the_plan_asks_for_something_else(
+    redis_url: str, job_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(part, "HANDOVER_S", 100 * LATE_S)
+    async with planned_job(redis_url, job_name, lease_ttl_s=10.0) as job:
+        worker = await trained(job)
+        receiver, giver = job.processes
+        given = giver.host._all[1].hosted
+        assert given is not None
+        assert given.routes is not None
+        asked = asyncio.Event()
+
+        async def stand_still(_request: Any) -> Any:
+            asked.set()
+            await asyncio.Event().wait()
+
+        with monkeypatch.context() as still:
+            still.setattr(given.routes.followers, "fence", stand_still)
+            job.move(1, receiver.id)
+            await asked.wait()
+            job.stay(1)
+            await until(lambda: receiver.host._all[1]._planned.target is None)
+        job.move(1, receiver.id)
+        await until(lambda: job.plan(1).owner == receiver.id)
+        rows, flat = await worker.pull(IDS)
+
+        assert set(rows) == {float(STEPS)}
+        assert flat == STEPS
+        assert job.job.failure is None
+
+
 async def test_who_waits_at_an_owner_that_learns_by_a_heartbeat_that_it_is_replaced_goes_on(
     redis_url: str, job_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,6 +51,9 @@ __all__ = ["GroupFollower", "Promoted"]
 CALL_TIMEOUT_S = 5.0
 """Seconds of one request: a follower's question for commands is answered within one."""
 
+UNFENCE_S = 1.0
+"""The same of one to an owner that may be dead. One that lives goes on by itself later."""
+
 PAUSE_S = 0.1
 """Seconds between two attempts to reach the owner."""
 
@@ -230,7 +233,7 @@ class GroupFollower:
     async def _unfence(self) -> None:
         """Let the owner go on, if it can be reached: this won't take over."""
         try:
-            await self._call("unfence", timeout_s=CALL_TIMEOUT_S, attempt=self._attempts)
+            await self._call("unfence", timeout_s=UNFENCE_S, attempt=self._attempts)
         except FleetError as error:
             log.warning("follower.not_unfenced", extra={**self.facts(), "reason": str(error)})
 

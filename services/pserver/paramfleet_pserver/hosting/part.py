@@ -19,6 +19,7 @@ from paramfleet_pserver.hosting.disk import GroupDisk
 from paramfleet_pserver.hosting.following import Following, expected_of
 from paramfleet_pserver.hosting.group import Continued, GroupParts, HostedGroup, Planned
 from paramfleet_pserver.hosting.held import HeldCopies
+from paramfleet_pserver.hosting.planned_work import PlannedWork
 from paramfleet_pserver.hosting.seldom import SeldomWarning
 from paramfleet_shared.discovery.errors import FencedError
 from paramfleet_shared.discovery.plan import DISK, GroupPlan, ProcessId
@@ -28,7 +29,7 @@ from paramfleet_shared.errors.following import HandoverError, NotWholeError
 from paramfleet_shared.errors.logs import DiskFailingError, DiskFullError
 from paramfleet_shared.net.rpc.endpoint import join_endpoint
 
-__all__ = ["GivenAwayError", "Hoster", "Part"]
+__all__ = ["Hoster", "Part"]
 
 LOOK_S = 0.05
 """Seconds between two looks while something is under way."""
@@ -71,14 +72,6 @@ class Hoster:
         return self.session.planning.process
 
 
-class GivenAwayError(UnavailableError):
-    """A group that this process asked for is to be another one's."""
-
-    code = "unavailable.given_away"
-    group: int
-    sentence = "group {group} is planned for another process by now; it is not begun here"
-
-
 class _Lost(NamedTuple):
     """A group that another process has got."""
 
@@ -112,8 +105,7 @@ class Part:
         """What this process has asked for, and doesn't know the outcome of."""
         self._is_beginning = False
         """Whether it has asked to begin the group, which nobody has had before."""
-        self._asking: asyncio.Task[JobSession] | None = None
-        """Asks for the group, which begins or is on the disk, while the plan says so."""
+        self._work = PlannedWork(group)
         self._lost = _Lost(-1, 0.0)
         self._changed = asyncio.Event()
         self._planned = GroupPlan()
@@ -132,8 +124,7 @@ class Part:
         if plan != self._planned:
             self._planned = plan
             self._changed.set()
-            if self._asking is not None and not self._is_to_begin(plan):
-                self._asking.cancel()
+            self._work.note_plan(plan)
 
     async def run(self) -> None:
         """Do what the plan says, until it is cancelled.
@@ -299,9 +290,8 @@ class Part:
         try:
             hosted, endpoint = await self._open_door()
             held_run = 0 if disk is None else disk.held_run
-            session = await self._join_while_planned(
-                endpoint, succeeds=plan.term, holds_run=held_run
-            )
+            asking = self._join(endpoint, succeeds=plan.term, holds_run=held_run)
+            session = await self._work.run(self._is_to_begin, asking)
             hosted.take_place(session)
         except BaseException:
             if hosted is not None:
@@ -330,11 +320,20 @@ class Part:
         await self._own(self._pending, plan)
 
     async def _receive(self, source: Following, plan: GroupPlan) -> None:
-        """Get a group from its owner, which this process follows."""
+        """Get a group from its owner, which this process follows.
+
+        Raises:
+            PlanChangedError: if it isn't to have the group any more, as where the owner died.
+            FleetError: as ``_own``.
+        """
         began = self._clock.monotonic()
         hosted, endpoint = await self._open_door()
+        me = self._hoster.process
+        handing = source.follower.hand_over(timeout_s=HANDOVER_S)
         try:
-            fenced = await source.follower.hand_over(timeout_s=HANDOVER_S)
+            fenced = await self._work.run(
+                lambda newer: newer.target == me and newer.term == plan.term, handing
+            )
         except HandoverError as error:
             await hosted.server.close()
             log.warning(
@@ -401,29 +400,6 @@ class Part:
         return await self._join(
             claim.endpoint, succeeds=claim.succeeds, patience_s=patience_s, nonce=claim.nonce
         )
-
-    async def _join_while_planned(
-        self, endpoint: str, *, succeeds: int, holds_run: int
-    ) -> JobSession:
-        """Ask for a group until the plan gives it to another process.
-
-        Raises:
-            GivenAwayError: if it does.
-            FleetError: as ``JobSession.join``.
-        """
-        asking = self._join(endpoint, succeeds=succeeds, holds_run=holds_run)
-        self._asking = asyncio.get_running_loop().create_task(asking)
-        if not self._is_to_begin(self._planned):  # the disk took its time
-            self._asking.cancel()
-        try:
-            await asyncio.wait((self._asking,))
-        finally:
-            asked, self._asking = self._asking, None
-            asked.cancel()
-            await asyncio.wait((asked,))
-        if asked.cancelled():
-            raise GivenAwayError(group=self._group)
-        return asked.result()
 
     async def _drop_claim(self) -> None:
         """Ask for the group no more."""

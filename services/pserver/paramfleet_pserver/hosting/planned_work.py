@@ -1,0 +1,74 @@
+"""What a process does about a group that waits for others, who may be dead.
+
+It ends when the plan asks for something else: nobody has to wait for its deadline.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple, TypeVar
+
+from paramfleet_shared.discovery.plan import GroupPlan
+from paramfleet_shared.errors import UnavailableError
+
+__all__ = ["PlanChangedError", "PlannedWork"]
+
+T = TypeVar("T")
+
+
+class PlanChangedError(UnavailableError):
+    """What this process was doing about a group isn't to be done any more."""
+
+    code = "unavailable.plan_changed"
+    group: int
+    sentence = "group {group} is planned otherwise by now; what was begun for it is given up"
+
+
+class _Doing(NamedTuple):
+    task: asyncio.Task[Any]
+    is_asked_for: Callable[[GroupPlan], bool]
+    """Returns whether a plan asks for it."""
+
+
+class PlannedWork:
+    """The work of one group, one piece at a time. Used from one event loop.
+
+    Args:
+        group: Which.
+    """
+
+    def __init__(self, group: int) -> None:
+        self._group = group
+        self._plan = GroupPlan()
+        self._doing: _Doing | None = None
+
+    def note_plan(self, plan: GroupPlan) -> None:
+        """End what a plan doesn't ask for any more."""
+        self._plan = plan
+        if self._doing is not None and not self._doing.is_asked_for(plan):
+            self._doing.task.cancel()
+
+    async def run(
+        self, is_asked_for: Callable[[GroupPlan], bool], work: Coroutine[Any, Any, T]
+    ) -> T:
+        """Do something as long as the plan asks for it.
+
+        Args:
+            is_asked_for: Returns whether a plan does.
+            work: What is done.
+
+        Raises:
+            PlanChangedError: if it doesn't any more.
+            FleetError: what the work raises.
+        """
+        task = asyncio.get_running_loop().create_task(work)
+        self._doing = _Doing(task, is_asked_for)
+        self.note_plan(self._plan)  # it may have changed since this was decided
+        try:
+            await asyncio.wait((task,))
+        finally:
+            self._doing = None
+            task.cancel()
+            await asyncio.wait((task,))
+        if task.cancelled():
+            raise PlanChangedError(group=self._group)
+        return task.result()
