@@ -49,6 +49,7 @@ class Defect(StrEnum):
     EXACT_IS_KEPT = auto()
     OLD_REGISTRY_IS_TAKEN = auto()
     ONLY_OWNERS_SPEAK = auto()
+    MEMORY_REPLACES_DISK = auto()
 
 
 MEANINGS = {
@@ -132,5 +133,8 @@ MEANINGS = {
     Defect.OLD_REGISTRY_IS_TAKEN: "an old registry counts, whatever processes know",
     Defect.ONLY_OWNERS_SPEAK: (
         "who isn't the owner doesn't say what it has read, when the registry is an old one"
+    ),
+    Defect.MEMORY_REPLACES_DISK: (
+        "a new owner names followers in place of an inherited disk before its own has the group"
     ),
 }

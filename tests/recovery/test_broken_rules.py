@@ -29,7 +29,7 @@ CASES = {
         Case(Mode.LOCALSGD, Durability.BOTH, 7, "stuck"),
     ],
     Defect.NO_TERM_CHECK: [
-        Case(Mode.ASYNC, Durability.BOTH, 8, "own_writes"),
+        Case(Mode.ASYNC, Durability.BOTH, 21, "own_writes"),
         Case(Mode.ASYNC, Durability.DISK, 77, "stuck"),
     ],
     Defect.GEO_NO_RESUME: [
@@ -37,7 +37,7 @@ CASES = {
         Case(Mode.GEO, Durability.BOTH, 67, "copy"),
     ],
     Defect.GEO_ACK_WITHOUT_TERM: [
-        Case(Mode.GEO, Durability.BOTH, 24, "copy"),
+        Case(Mode.GEO, Durability.REPLICA, 59, "copy"),
         Case(Mode.GEO, Durability.DISK, 98, "copy"),
     ],
     Defect.GEO_EARLY_REPLIES: [
@@ -65,7 +65,7 @@ CASES = {
     ],
     Defect.NO_VOID: [
         Case(Mode.ASYNC, Durability.DISK, 1, "stuck"),
-        Case(Mode.ASYNC, Durability.BOTH, 6, "stuck"),
+        Case(Mode.ASYNC, Durability.BOTH, 9, "stuck"),
     ],
     Defect.VOID_WITHOUT_STEPS: [
         Case(Mode.ASYNC, Durability.DISK, 1, "stuck"),
@@ -134,7 +134,7 @@ CASES = {
     ],
     Defect.LOST_IS_TAKEN: [
         Case(Mode.SHRINK, Durability.REPLICA, 14, "sync"),
-        Case(Mode.SHRINK, Durability.BOTH, 44, "sync"),
+        Case(Mode.SHRINK, Durability.BOTH, 188, "sync"),
     ],
     Defect.LOSS_IS_FORGOTTEN: [
         Case(Mode.SHRINK, Durability.REPLICA, 4, "stuck"),
@@ -157,10 +157,10 @@ CASES = {
     ],
     Defect.INHERITED_DISK_STAYS: [
         Case(Mode.SYNC, Durability.BOTH, 3, "claim"),
-        Case(Mode.LOCALSGD, Durability.BOTH, 4, "claim"),
+        Case(Mode.LOCALSGD, Durability.BOTH, 6, "claim"),
     ],
     Defect.TERM_WITHOUT_FORMER: [
-        Case(Mode.ASYNC, Durability.BOTH, 3, "stuck"),
+        Case(Mode.ASYNC, Durability.BOTH, 32, "stuck"),
         Case(Mode.LOCALSGD, Durability.DISK, 6, "stuck"),
     ],
     Defect.FENCED_GOES_ON: [
@@ -168,11 +168,15 @@ CASES = {
     ],
     Defect.OLD_REGISTRY_IS_TAKEN: [
         Case(Mode.SYNC, Durability.REPLICA, 7, "stuck"),
-        Case(Mode.GEO, Durability.BOTH, 24, "claim"),
+        Case(Mode.ASYNC, Durability.BOTH, 60, "stuck"),
         Case(Mode.GEO_ROWS, Durability.REPLICA, 30, "claim"),
     ],
     Defect.ONLY_OWNERS_SPEAK: [
         Case(Mode.GEO, Durability.REPLICA, 28, "stuck"),
+    ],
+    Defect.MEMORY_REPLACES_DISK: [
+        Case(Mode.ASYNC, Durability.BOTH, 1, "disk"),
+        Case(Mode.LOCALSGD, Durability.BOTH, 2, "disk"),
     ],
 }
 

@@ -4,11 +4,15 @@ from copy import copy as copied
 from typing import TYPE_CHECKING
 
 from tests.recovery.defects import Defect
-from tests.recovery.protocol import GROUPS, Propose, Succeed, Written
-from tests.recovery.world import World
+from tests.recovery.protocol import GROUPS, CopyName, Propose, Succeed, Written
+from tests.recovery.world import World, violated
 
 if TYPE_CHECKING:
     from tests.recovery.servers.copies import Ownership
+
+
+def _has_disk(names: frozenset[CopyName]) -> bool:
+    return any(name.medium == "disk" for name in names)
 
 
 class Coordinator:
@@ -27,10 +31,10 @@ class Coordinator:
         if message.number < entry.number and not world.lacks(Defect.LATE_SET_IS_TAKEN):
             return
         names = message.names
-        if world.lacks(Defect.INHERITED_DISK_STAYS) and not any(
-            name.medium == "disk" for name in names
-        ):
+        if world.lacks(Defect.INHERITED_DISK_STAYS):
             names |= {name for name in entry.eligible if name.medium == "disk"}
+        if _has_disk(entry.eligible) and not _has_disk(names):
+            violated("disk", f"group {message.group} is on no disk any more")
         entry.number, entry.eligible = message.number, names
         world.check_eligible(message.group)
         written = Written(group=message.group, term=message.term, number=message.number)

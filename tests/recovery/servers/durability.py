@@ -132,8 +132,20 @@ class Establishing:
         awaits_disk = world.on_disk and copy.disk is None
         if not names and counting.inherited and (awaits_disk or not counting.grace_is_over):
             return
+        if self._keeps_disk(copy, names):
+            return
         number = counting.propose(names)
         world.send(Propose(group=group, term=copy.term, number=number, names=names))
+
+    def _keeps_disk(self, copy: MemoryCopy, names: frozenset[CopyName]) -> bool:
+        """Return whether memory would take the place of an inherited disk.
+
+        The own disk is to come; all processes may die before it does.
+        """
+        inherited = copy.counting.inherited
+        is_kept = any(name.medium == "disk" for name in inherited)
+        is_lost = not any(name.medium == "disk" for name in names)
+        return is_kept and is_lost and not self._world.lacks(Defect.MEMORY_REPLACES_DISK)
 
     def _names(self, copy: MemoryCopy) -> frozenset[CopyName]:
         counting = copy.counting

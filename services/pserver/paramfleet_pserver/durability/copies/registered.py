@@ -54,6 +54,8 @@ class Copies:
         """Of the proposal that was that; 0 while none was written."""
         self.has_inherited = False
         """Whether it may name copies of a former owner, which lack what is executed here."""
+        self._inherits_disk = False
+        """Whether a disk is among them."""
         self._grace_s = grace_s
         self._alone_since = now
         self._counted: dict[str, int] = {}
@@ -84,6 +86,7 @@ class Copies:
         """
         # nothing of that counts before the own copies are written, or that there are none
         self.has_inherited = bool(ids) or self.reports
+        self._inherits_disk = DISK in ids
         self.registered = frozenset()
         self._floor = position
         self._reported = 0
@@ -171,15 +174,25 @@ class Copies:
         is_known = not self._unsettled and not self.has_inherited
         if wanted == self.registered and is_known:
             return None
-        if not wanted and self.has_inherited and self._waits(now):
+        if self.has_inherited and self._keeps_inherited(wanted, now):
             return None
         if self._unsettled.get(self._number) != frozenset(wanted):
             self._number += 1
             self._unsettled[self._number] = frozenset(wanted)
         return Proposal(self._number, self._unsettled[self._number])
 
-    def _waits(self, now: float) -> bool:
-        return self._awaits_disk or self.grace_left_s(now) > 0
+    def _keeps_inherited(self, wanted: Collection[str], now: float) -> bool:
+        """Return whether the copies of the former owner stay named for now.
+
+        Memory alone doesn't take the place of a disk while the own one is to come soon: all
+        processes may die.
+        """
+        if not wanted and self._awaits_disk:
+            return True
+        is_less = not wanted or (
+            self._inherits_disk and self._awaits_disk and DISK not in wanted
+        )
+        return is_less and self.grace_left_s(now) > 0
 
     def written(self, number: int, *, now: float) -> None:
         """Take note that the registry has a proposal: no older one is applied any more."""

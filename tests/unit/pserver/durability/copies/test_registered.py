@@ -152,6 +152,35 @@ def test_a_new_owner_with_a_disk_waits_for_it() -> None:
     assert durable(copies, 9, disk=9, now=99.0) == 9
 
 
+def test_memory_takes_the_place_of_a_disk_only_where_none_comes_in_time() -> None:
+    """All processes may die, and a disk outlives them."""
+    copies = Copies(replicated=True, has_disk=False, awaits_disk=True, grace_s=10.0)
+    copies.inherit({"a", DISK}, position=7, now=0.0)
+    copies.count("b", 7)
+
+    assert proposed(copies, disk=0, now=9.9) is None
+    assert durable(copies, 9, now=9.9) == 0
+    assert proposed(copies, disk=0, now=10.0) == frozenset({"b"})
+
+
+def test_the_own_disk_takes_the_place_of_an_inherited_one_with_the_followers() -> None:
+    copies = Copies(replicated=True, has_disk=False, awaits_disk=True, grace_s=10.0)
+    copies.inherit({"a", DISK}, position=7, now=0.0)
+    copies.count("b", 7)
+    copies.add_disk()
+
+    assert proposed(copies, disk=6, now=1.0) is None
+    assert proposed(copies, disk=7, now=1.0) == frozenset({"b", DISK})
+
+
+def test_memory_takes_the_place_of_memory_at_once() -> None:
+    copies = Copies(replicated=True, has_disk=False, awaits_disk=True, grace_s=10.0)
+    copies.inherit({"a"}, position=7, now=0.0)
+    copies.count("b", 7)
+
+    assert proposed(copies, disk=0, now=0.0) == frozenset({"b"})
+
+
 def test_each_set_has_a_number_and_one_that_is_sent_again_keeps_it() -> None:
     copies = Copies(replicated=True, has_disk=True)
     copies.count("a", 5)
