@@ -59,6 +59,7 @@ class Owners:
 
     def _load(self, pserver: Pserver, group: int, name: CopyName) -> MemoryCopy:
         disk = pserver.disks[group]
+        disk.sync()  # before it is read; a living process may have written to it until now
         copy = MemoryCopy(disk.load(), "follower", 0, self._world.new_name(pserver.index))
         copy.disk, copy.disk_name = disk, name
         pserver.copies[group] = copy
