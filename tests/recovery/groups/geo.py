@@ -113,6 +113,6 @@ class GeoRowsState(GeoState):
         super()._begin_term()
         for recorder in self.recorders.values():
             if not self._numbers_repeat:
-                recorder.batch += REPLIES_OF_A_TERM
+                recorder.batch = max(recorder.batch, self.term * REPLIES_OF_A_TERM)
             if self._sends_again:
                 recorder.note(self.rows)

@@ -68,6 +68,8 @@ class GeoExchange(ServerMode):
     def __init__(self, *, num_workers: int, store: TableStore, owners: Owners) -> None:
         self.ranks = {Rank(rank) for rank in range(num_workers)}
         """Who exchanges."""
+        self.term = 0
+        """In which replies are numbered: the last one that began from a state on a disk."""
         self.unannounced: set[Rank] = set()
         """Those of them that are still to be sent all rows that there were."""
         self._store = store
@@ -185,7 +187,12 @@ class GeoExchange(ServerMode):
         return table.spec.name in self._recorders
 
     def restore(
-        self, ranks: Iterable[Rank], unannounced: Iterable[Rank], announced: Iterable[str]
+        self,
+        ranks: Iterable[Rank],
+        unannounced: Iterable[Rank],
+        announced: Iterable[str],
+        *,
+        term: int,
     ) -> None:
         """Take over who exchanges; the owners have nothing to do.
 
@@ -193,8 +200,9 @@ class GeoExchange(ServerMode):
             ranks: As ``ranks``.
             unannounced: As ``unannounced``.
             announced: As ``announced_tables`` returns them.
+            term: As ``term``.
         """
-        self.ranks, self.unannounced = set(ranks), set(unannounced)
+        self.ranks, self.unannounced, self.term = set(ranks), set(unannounced), term
         for name in announced:
             table = self._store.find(name)
             if isinstance(table, SparseTable):
@@ -245,11 +253,12 @@ class GeoExchange(ServerMode):
     @override
     def begin_term(self, term: int) -> None:
         """Number replies anew, and let every row wait for every worker once more."""
-        del term
+        self.term = term
         self.unannounced |= self.ranks
         for recorded in self._recorders.values():
             for each in recorded:
-                self._owners.post(Job(each.block.owner, 0, each.recorder.begin_term))
+                begin = partial(each.recorder.begin_term, term)
+                self._owners.post(Job(each.block.owner, 0, begin))
 
     @override
     def forget(self, rank: Rank) -> None:
@@ -304,7 +313,10 @@ class GeoExchange(ServerMode):
         former = self._recorders.get(name, ())
         if not former or former[0].block is not table.blocks[0]:
             last = max((each.recorder.last_batch for each in former), default=0)
-            recorders = [GeoRecorder(num_workers=0, last_batch=last) for _ in table.blocks]
+            recorders = [
+                GeoRecorder(num_workers=0, last_batch=last, term=self.term)
+                for _ in table.blocks
+            ]
             self._recorders[name] = tuple(
                 Recorded(block, recorder, Sharers(), guard)
                 for block, recorder, guard in zip(

@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from paramfleet_pserver.core.geo.recorder import MAX_UNACKED, GeoRecorder
 from paramfleet_shared.values.ids import Rank
+from paramfleet_shared.values.replies import has_begun_anew
 
 ADA, BOB = Rank(0), Rank(1)
 ALL = 1 << 30
@@ -51,6 +52,22 @@ def test_an_unacknowledged_reply_is_sent_again() -> None:
 
     assert (first.batch, second.batch) == (1, 2)
     assert first.rows.tolist() == second.rows.tolist() == [5]
+
+
+def test_no_reply_of_a_lost_term_has_a_number_of_the_next_one() -> None:
+    """The state that both begin from lacks the beginning of the first."""
+    first, second = (GeoRecorder(num_workers=2) for _ in range(2))
+    first.begin_term(2)
+    first.record(ids(5), writer=ADA)
+    received = first.take(BOB, max_rows=ALL).batch
+
+    second.begin_term(3)
+    second.record(ids(7), writer=ADA)
+    second.take(BOB, max_rows=ALL)
+    second.acknowledge(BOB, received)
+
+    assert taken(second, BOB) == [7]
+    assert has_begun_anew(received, second.take(BOB, max_rows=ALL).batch)
 
 
 def test_an_acknowledged_reply_is_forgotten() -> None:

@@ -80,7 +80,11 @@ def kept_by(machine: Machine) -> Iterator[Message]:
         yield from _passes(mode)
     if isinstance(mode, GeoExchange):
         yield Message(
-            fields={"kind": "exchanges", "announced": mode.announced_tables()},
+            fields={
+                "kind": "exchanges",
+                "announced": mode.announced_tables(),
+                "term": mode.term,
+            },
             tensors={
                 "ranks": table_of(((rank,) for rank in sorted(mode.ranks)), 1),
                 "unannounced": table_of(((rank,) for rank in sorted(mode.unannounced)), 1),

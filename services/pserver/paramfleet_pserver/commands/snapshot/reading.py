@@ -249,8 +249,10 @@ class _Reader:
             [Rank(rank) for (rank,) in rows_of(message, name, 1)]
             for name in ("ranks", "unannounced")
         )
-        announced = Fields(message.fields, where="exchanges").texts("announced")
-        self._mode(GeoExchange).restore(ranks, unannounced, announced)
+        fields = Fields(message.fields, where="exchanges")
+        announced = fields.texts("announced")
+        term = fields.optional_integer("term") or 0
+        self._mode(GeoExchange).restore(ranks, unannounced, announced, term=term)
 
     async def _keep(self, kind: str, message: Message) -> None:
         """Keep a push of a step, or a piece of a pass, with room for what it creates.

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from paramfleet_pserver.core.geo.aside import Aside
 from paramfleet_shared.tables.kernels.waiting import append_waiting, forget_reported
 from paramfleet_shared.values.ids import Rank
-from paramfleet_shared.values.replies import TERM_REPLIES
+from paramfleet_shared.values.replies import first_of
 
 __all__ = ["GeoRecorder", "Queued", "RecorderImage", "Reply", "Waiting"]
 
@@ -85,12 +85,16 @@ class RecorderImage:
 
     Args:
         last_batch: Of the recorder.
+        term: Of the recorder.
         queued: What waits for each worker.
         marks: Of each worker.
     """
 
-    def __init__(self, last_batch: int, queued: Sequence[Queued], marks: Aside) -> None:
+    def __init__(
+        self, last_batch: int, term: int, queued: Sequence[Queued], marks: Aside
+    ) -> None:
         self.last_batch = last_batch
+        self.term = term
         self.queued = queued
         self.marks = marks
 
@@ -149,9 +153,12 @@ class GeoRecorder:
         last_batch: Replies are numbered from the next on: more than the last number of a
             recorder that this one takes the place of, or an acknowledgement meant for that
             one could be taken for one of its own.
+        term: In which they are numbered. Within it 32 bits do: ``first_of`` is added to what
+            travels.
     """
 
-    def __init__(self, *, num_workers: int, last_batch: int = 0) -> None:
+    def __init__(self, *, num_workers: int, last_batch: int = 0, term: int = 0) -> None:
+        self.term = term
         self._workers: dict[Rank, _Worker] = {}
         self._last_batch = last_batch
         self._images: list[RecorderImage] = []
@@ -160,7 +167,7 @@ class GeoRecorder:
 
     @property
     def last_batch(self) -> int:
-        """Return the highest number of a reply so far."""
+        """Return the highest number of a reply so far, within its term."""
         batches = (worker.batch for worker in self._workers.values())
         return max(self._last_batch, *batches, 0)
 
@@ -211,6 +218,7 @@ class GeoRecorder:
             The rows that the reply held, uint32 [n], a view; some may wait again.
         """
         worker = self._workers.get(rank)
+        batch -= first_of(self.term)
         if worker is None or batch not in worker.sent:
             return np.empty(0, np.uint32)
         worker.make_room(max(0, worker.sent[batch] - worker.first), 0)
@@ -241,17 +249,20 @@ class GeoRecorder:
         if len(worker.sent) > MAX_UNACKED:
             del worker.sent[next(iter(worker.sent))]
         rows = worker.queue[worker.first : stop].astype(np.int64)
-        return Reply(batch=worker.batch, rows=rows, more=worker.end > stop)
+        number = first_of(self.term) + worker.batch
+        return Reply(batch=number, rows=rows, more=worker.end > stop)
 
-    def begin_term(self) -> None:
+    def begin_term(self, term: int) -> None:
         """Go on from an older state: no number that a reply has had since then comes again.
 
         What an acknowledgement of before is meant for is never taken for one of these.
+
+        Args:
+            term: Higher than any in which replies were sent.
         """
+        self.term = term
         for worker in self._workers.values():
-            worker.batch += TERM_REPLIES
             worker.sent.clear()
-        self._last_batch += TERM_REPLIES
 
     def leave(self, rank: Rank) -> NDArray[np.uint32]:
         """Forget a worker that takes part no more; return what waited for it, uint32 [n]."""
@@ -276,7 +287,7 @@ class GeoRecorder:
             sent = tuple((batch, end - worker.first) for batch, end in worker.sent.items())
             queued.append(Queued(rank, worker.batch, queue, sent))
         marks = Aside([worker.marks for worker in self._workers.values()], check)
-        self._images.append(RecorderImage(self.last_batch, queued, marks))
+        self._images.append(RecorderImage(self.last_batch, self.term, queued, marks))
         return self._images[-1]
 
     def end_image(self, image: RecorderImage) -> None:
