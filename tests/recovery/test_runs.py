@@ -26,6 +26,15 @@ def test_no_promise_is_broken(mode: Mode, durability: Durability) -> None:
     assert happened <= set(counts)
 
 
+@pytest.mark.parametrize("seed", [276, 1024])
+def test_no_promise_is_broken_in_a_schedule_that_broke_one_once(seed: int) -> None:
+    run = Run(seed, Mode.GEO_ROWS, Durability.BOTH, frozenset())
+
+    run.play()
+
+    assert run.world.counts["recoveries"] > 1
+
+
 def test_a_seed_gives_the_same_events_again() -> None:
     first, second = (Run(3, Mode.GEO, Durability.BOTH, frozenset()) for _ in range(2))
 
