@@ -103,7 +103,7 @@ class JobRecords:
         """
         before: tuple[Any, int] = (None, 0)
         while True:
-            answer = await self._vouch({}, is_start=True)
+            answer = await self._vouch({}, (), is_start=True)
             if answer[0] == b"ok":
                 return
             left_ms = int(answer[2])
@@ -112,17 +112,18 @@ class JobRecords:
             before = (answer[1], left_ms)
             await self._clock.sleep(min(POLL_S, 0.001 * max(1, left_ms)))
 
-    async def vouch(self, alive: Mapping[str, int]) -> str:
+    async def vouch(self, alive: Mapping[str, int], *, gone: Sequence[str] = ()) -> str:
         """Say which processes this launcher sees alive.
 
         Args:
             alive: Process ids by ``role:index``.
+            gone: As of ``Voucher``.
 
         Returns:
             Who has the job's name now if it isn't this launch, else an empty text.
         """
         try:
-            answer = await self._vouch(alive)
+            answer = await self._vouch(alive, gone)
         except (NoRedisError, RedisRefusedError):
             if self._silent_since is None:
                 self._silent_since = self._clock.monotonic()
@@ -285,7 +286,9 @@ class JobRecords:
         arguments = (*fence, failure.to_json(), self._keys.of_decisions(epoch), *own)
         await self._store.run(FAIL, self._keys.of_member(epoch), arguments)
 
-    async def _vouch(self, alive: Mapping[str, int], *, is_start: bool = False) -> list[Any]:
+    async def _vouch(
+        self, alive: Mapping[str, int], gone: Sequence[str], *, is_start: bool = False
+    ) -> list[Any]:
         voucher = Voucher(
             launch=self._launch,
             part=self._writer,
@@ -293,6 +296,7 @@ class JobRecords:
             host=socket.gethostname(),
             pid=os.getpid(),
             alive=dict(alive),
+            gone=tuple(gone),
             scales=self._scales,
         )
         lease_ms = max(1, round(self._lease_ttl_s * 1000))

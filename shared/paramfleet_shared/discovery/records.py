@@ -310,6 +310,10 @@ class Voucher:
     alive: Mapping[str, int] = field(default_factory=dict)
     """Process ids by ``role:index`` of the processes that it sees alive."""
 
+    gone: tuple[str, ...] = ()
+    """``role:index`` of processes that have ended and that it starts no more, though the job
+    goes on."""
+
     scales: bool = False
     """Whether it starts as many processes for pservers as the plan wants."""
 

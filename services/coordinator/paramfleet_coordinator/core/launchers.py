@@ -71,6 +71,15 @@ class Launchers:
         known = self._alive.get((member.launch, _name_of(member)))
         return bool(member.launch) and known == member.pid
 
+    def gave_up(self, role: str, index: int) -> bool:
+        """Return whether a launcher with a valid lease starts a process no more that ended."""
+        name = f"{role}:{index}"
+        return any(
+            name in each.voucher.gone
+            for each in self._launchers.values()
+            if each.silence_s < self._lease_ttl_s
+        )
+
     def saw_end(self, member: Member) -> bool:
         """Return whether a launcher that saw a member's process running saw it end, too."""
         own = (member.launch, _name_of(member), member.pid)

@@ -342,6 +342,8 @@ class Membership:
             place.vouched = self._launchers.sees(place.member)
             if place.member.role == PROCESS or place.member.process:
                 place.ended = self._launchers.saw_end(place.member)
+            if self._is_known_dead(place):
+                self.lose(place, why="had ended before the registry was lost")
             if self._has_no_process(place):
                 place.lost_s = 0.0 if place.lost_s is None else place.lost_s + counted_s
 
@@ -382,6 +384,15 @@ class Membership:
         dead = (p for p in silent if not self.is_awaited(p) and p.member.role != PROCESS)
         fatal = (p for p in dead if not self._elastic or p.member.role != "worker")
         return sorted(fatal, key=lambda place: (place.renewed_at, place.member.key))
+
+    def _is_known_dead(self, place: Place) -> bool:
+        """Return whether a worker that only pservers name has ended: its launcher says so.
+
+        Another process may have its rank, which writes itself back within a lease.
+        """
+        role, index = place.member.key
+        is_silent = place.is_hearsay and not place.end and self.is_silent(place)
+        return is_silent and self._launchers.gave_up(role, index)
 
     def _has_no_process(self, place: Place) -> bool:
         """Return whether a place that somebody may come back to seems to have no process."""

@@ -21,6 +21,7 @@ from paramfleet_shared.discovery.records import (
     Member,
     Release,
     Snapshot,
+    Voucher,
 )
 
 TTL_S, RENEW_S, TICK_S, GRACE_S = 4.0, 0.5, 0.25, 30.0
@@ -47,10 +48,13 @@ class World:
         self.silent: set[int] = set()
         self.lives: object = []
         """What the pserver says of workers: rank and incarnation."""
+        self.gone: tuple[str, ...] = ()
+        """What a launcher says of its processes."""
         self.beat = 0
 
     def look(self) -> None:
         self.beat += 1
+        voucher = Voucher(launch="l", part="c", nonce="n", host="h", pid=1, gone=self.gone)
         snapshot = Snapshot(
             job=self.recorded,
             members=dict(self.members),
@@ -61,6 +65,7 @@ class World:
             ends=dict(self.ends),
             last_words=dict(self.last_words),
             facts={("pserver", 0): {"mode": "async", "lives": self.lives}},
+            vouchers={"c": (self.beat, voucher)},
         )
         self.events += [d.event for d in self.job.observe(snapshot, now=self.now)]
         self.evict()
@@ -437,6 +442,27 @@ def test_a_worker_that_writes_itself_back_is_not_lost() -> None:
 
     assert world.lost == []
     assert world.job.members.places["worker", 1].member.host == "bob"
+
+
+def test_a_worker_that_only_pservers_know_is_lost_at_once_if_its_launcher_saw_its_end() -> None:
+    world = forgotten()
+    world.gone = ("worker:1",)
+    world.run(TTL_S - TICK_S)
+    before = list(world.lost)
+    world.run(2 * TICK_S)
+
+    assert before == []  # another process may have its rank, and be about to say so
+    assert world.lost == [(1, 1)]
+
+
+def test_a_worker_that_only_pservers_know_may_be_another_than_its_launcher_saw_end() -> None:
+    world, before = forgotten(), training()
+    world.gone = ("worker:1",)
+    world.run(TTL_S / 2)
+    world.members["worker", 1] = before.members["worker", 1]
+    world.run(2 * TTL_S)
+
+    assert world.lost == []
 
 
 def test_a_worker_that_no_pserver_names_any_more_is_forgotten() -> None:

@@ -126,6 +126,8 @@ class Launcher:
         )
         self._has_ended = asyncio.Event()
         """Set when a process has ended, which the job's coordinator is to know at once."""
+        self._gone: list[ProcessName] = []
+        """Who has ended and is started no more, though the job goes on."""
 
     async def run(self) -> int:
         """Start everything and stay until all has ended.
@@ -369,7 +371,8 @@ class Launcher:
                 field_of(name.role, name.index): self._children[name].pid
                 for name in supervisor.alive
             }
-            other = await self._records.vouch(alive)
+            gone = [field_of(name.role, name.index) for name in self._gone]
+            other = await self._records.vouch(alive, gone=gone)
             if other and other != said:
                 error = OtherLaunchError(job=self._plan.facts.job, holder=other)
                 self._console.say(str(error))
@@ -422,6 +425,7 @@ class Launcher:
             self._events.put_nowait(MembersLeft())
 
     async def _report_lost(self, lost: Lose) -> None:
+        self._gone.append(lost.name)  # the registry may forget what is written below
         pid = self._children[lost.name].pid
         await self._records.lose(lost.name, pid, lost.how, is_final=True)
 
