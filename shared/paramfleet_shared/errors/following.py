@@ -11,6 +11,7 @@ __all__ = [
     "NotExpectedError",
     "NotMovableError",
     "NotWholeError",
+    "PlanChangedError",
     "TooManyFollowersError",
 ]
 
@@ -67,6 +68,14 @@ class HandoverError(UnavailableError):
     code = "unavailable.handover"
     reason: str
     sentence = "the group wasn't handed over: {reason}; try again"
+
+
+class PlanChangedError(UnavailableError):
+    """What this process was doing about a group isn't to be done any more."""
+
+    code = "unavailable.plan_changed"
+    group: int
+    sentence = "group {group} is planned otherwise by now; what was begun for it is given up"
 
 
 class NotWholeError(UnavailableError):

@@ -17,6 +17,7 @@ from paramfleet_shared.errors.following import (
     NotExpectedError,
     NotMovableError,
     NotWholeError,
+    PlanChangedError,
     TooManyFollowersError,
 )
 from paramfleet_shared.errors.logs import (
@@ -105,6 +106,7 @@ __all__ = [
     "PassPiecesError",
     "PassPreparedError",
     "PassUpdatesError",
+    "PlanChangedError",
     "PulledIdsGoneError",
     "PushRepeatedError",
     "ReplayError",

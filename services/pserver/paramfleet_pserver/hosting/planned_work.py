@@ -8,19 +8,11 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple, TypeVar
 
 from paramfleet_shared.discovery.plan import GroupPlan
-from paramfleet_shared.errors import UnavailableError
+from paramfleet_shared.errors.following import PlanChangedError
 
-__all__ = ["PlanChangedError", "PlannedWork"]
+__all__ = ["PlannedWork"]
 
 T = TypeVar("T")
-
-
-class PlanChangedError(UnavailableError):
-    """What this process was doing about a group isn't to be done any more."""
-
-    code = "unavailable.plan_changed"
-    group: int
-    sentence = "group {group} is planned otherwise by now; what was begun for it is given up"
 
 
 class _Doing(NamedTuple):

@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
-from paramfleet_pserver.hosting.planned_work import PlanChangedError, PlannedWork
+from paramfleet_pserver.hosting.planned_work import PlannedWork
 from paramfleet_shared.discovery.plan import GroupPlan, ProcessId
+from paramfleet_shared.errors.following import PlanChangedError
 
 ME = ProcessId(0, 1)
 MINE, ANOTHERS = GroupPlan(owner=ME), GroupPlan(owner=ProcessId(1, 1))
