@@ -665,11 +665,14 @@ class Machine:
             self.removals.pop(rank, None)
             self.mode.forget(rank)
             self.mode.join(rank)
-        self.left.pop(rank, None)
+        left_at = self.left.pop(rank, None)
+        released: tuple[Release, ...] = ()
         step = self.mode.begins(rank)
         if step is None:
             step = self.gate.join(rank)  # where it was, or, if it had left, with the slowest
-        return self._done(step=step)
+            if left_at is not None and left_at > step:  # all that it has left was taken
+                step, released = left_at, self.gate.begin_at(rank, left_at)
+        return self._done(step=step, released=released)
 
     def _fence(self, rank: Rank, incarnation: int) -> bool:
         """Admit a worker's incarnation; return whether it wasn't known.
