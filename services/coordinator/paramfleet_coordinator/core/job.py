@@ -352,10 +352,10 @@ class Job:
             return []
         if recorded is not None and recorded.state == "finished":
             return self._finish()
+        have_all_said = self._have_all_said(snapshot)
         if self._may_go_on_without and self.state == "training":
-            is_all = self._have_all_said(snapshot)
-            self.members.learn(_named_workers(snapshot), is_all=is_all, now=now)
-        self._note_settled(snapshot, now)
+            self.members.learn(_named_workers(snapshot), is_all=have_all_said, now=now)
+        self._note_settled(now, have_all_said=have_all_said)
         losses = [
             decision
             for place in self.members.of_role("pserver")
@@ -384,10 +384,10 @@ class Job:
         """Return whether a worker may die without an end to the job."""
         return self.sizes.elastic or self.sizes.returning
 
-    def _note_settled(self, snapshot: Snapshot, now: float) -> None:
+    def _note_settled(self, now: float, *, have_all_said: bool) -> None:
         if self._is_settling:
             began = self._settling_since = min(now, self._settling_since)
-            leases = 1 if self._have_all_said(snapshot) else _MOST_LEASES
+            leases = 1 if have_all_said else _MOST_LEASES
             self._is_settling = now - began < leases * self._rules.lease_ttl_s
 
     def _have_all_said(self, snapshot: Snapshot) -> bool:

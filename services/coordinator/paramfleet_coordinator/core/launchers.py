@@ -37,6 +37,8 @@ class Launchers:
         self._vouched: dict[str, set[tuple[str, str, int]]] = {}
         """By launcher's part: all that it has ever seen alive, with their process ids."""
         self._ended: set[tuple[str, str, int]] = set()
+        self._gone: set[str] = set()
+        """Who is started no more."""
 
     def observe(self, snapshot: Snapshot, *, counted_s: float) -> None:
         """Take in what the registry holds, ``counted_s`` after the last time."""
@@ -46,20 +48,25 @@ class Launchers:
             known = self._launchers.get(part)
             if known is None or known.renewal != renewal:
                 self._launchers[part] = _Launcher(renewal=renewal, voucher=voucher)
+        valid = [each for each in self._launchers.values() if self._is_valid(each)]
         self._alive = {
             (each.voucher.launch, name): pid
-            for each in self._launchers.values()
-            if each.silence_s < self._lease_ttl_s
+            for each in valid
             for name, pid in each.voucher.alive.items()
         }
+        self._gone = {name for each in valid for name in each.voucher.gone}
         for part, each in self._launchers.items():
             launch = each.voucher.launch
             now = {(launch, name, pid) for name, pid in each.voucher.alive.items()}
             ever = self._vouched.setdefault(part, set())
-            if each.silence_s < self._lease_ttl_s:
+            if self._is_valid(each):
                 self._ended |= ever - now
             self._ended -= now
             ever |= now
+
+    def _is_valid(self, launcher: _Launcher) -> bool:
+        """Return whether what a launcher said last still counts."""
+        return launcher.silence_s < self._lease_ttl_s
 
     def forgive(self) -> None:
         """Count no silence until now: the coordinator did not watch."""
@@ -73,12 +80,7 @@ class Launchers:
 
     def gave_up(self, role: str, index: int) -> bool:
         """Return whether a launcher with a valid lease starts a process no more that ended."""
-        name = f"{role}:{index}"
-        return any(
-            name in each.voucher.gone
-            for each in self._launchers.values()
-            if each.silence_s < self._lease_ttl_s
-        )
+        return f"{role}:{index}" in self._gone
 
     def saw_end(self, member: Member) -> bool:
         """Return whether a launcher that saw a member's process running saw it end, too."""

@@ -263,13 +263,12 @@ class Supervisor:
     ) -> list[Action]:
         if name not in self._restarts.down or self._phase not in _GOES_ON:
             return []
-        if finished and not self._is_own_error(name):
-            self._restarts.forget([name])
-            self._exits[name] = 0
-            return self._ended_well(now)
         if finished:
             self._restarts.forget([name])
-            return self._suspect(name, describe_exit(self._exits[name]), now)
+            if self._is_own_error(name):
+                return self._suspect(name, describe_exit(self._exits[name]), now)
+            self._exits[name] = 0
+            return self._ended_well(now)
         if record is None and self._restarts.grant(name, now):
             return []
         self._restarts.forget([name])
