@@ -211,7 +211,7 @@ class GeoExchange(ServerMode):
     def restore_recorders(
         self, table: SparseTable, kept: Sequence[tuple[GeoRecorder, Sharers]]
     ) -> None:
-        """Take over what waits for workers of a table.
+        """Take over what waits for workers of a table; ``restore`` was called before.
 
         Args:
             table: It.
@@ -223,6 +223,7 @@ class GeoExchange(ServerMode):
             for block, (recorder, sharers), guard in blocks
         )
         for recorded in self._recorders[table.spec.name]:
+            recorded.recorder.term = self.term
             recorded.count_bytes()
 
     def announced(self, announced: Announced) -> None:

@@ -384,11 +384,12 @@ def _rows_of(table: SparseTable) -> Iterator[Any]:
 
 def _news_of(geo: GeoExchange, *, same_owners: bool) -> Iterator[Any]:
     """Yield what each worker has still to hear of, and who has changed rows lately."""
-    yield sorted(geo.ranks), sorted(geo.unannounced)
+    yield sorted(geo.ranks), sorted(geo.unannounced), geo.term
     for name, blocks in sorted(geo._recorders.items()):
         waiting: dict[Any, Any] = {}
         for block, recorder, sharers, guard in blocks:
             ids = block.rows.ids()
+            assert recorder.term == geo.term
             if same_owners:
                 yield sorted(vars(guard).items())
             for rank, worker in recorder._workers.items():

@@ -20,7 +20,7 @@ Deed = tuple[str, int, list[int], int]
 
 def of_recorder(image: RecorderImage) -> list[Any]:
     """Return all that an image has, a few rows at a time."""
-    found: list[Any] = [image.last_batch, image.term]
+    found: list[Any] = [image.last_batch]
     for index, (rank, batch, queue, sent) in enumerate(image.queued):
         read = [image.read(index, slice(at, at + 3)) for at in range(0, len(queue), 3)]
         rows = [part.tolist() for pair in read for part in pair]

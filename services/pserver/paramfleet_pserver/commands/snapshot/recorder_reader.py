@@ -77,11 +77,7 @@ class RecorderReader:
         if fields.integer("block") != len(kept):
             raise MalformedMessageError(where="recorder", rule="comes out of order")
         sharers = Sharers(is_used=fields.flag("shares"))
-        recorder = GeoRecorder(
-            num_workers=0,
-            last_batch=fields.integer("last"),
-            term=fields.optional_integer("term") or 0,
-        )
+        recorder = GeoRecorder(num_workers=0, last_batch=fields.integer("last"))
         kept.append((recorder, sharers))
         self._at = table.spec.name, len(kept) - 1
 

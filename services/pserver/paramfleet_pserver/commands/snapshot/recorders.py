@@ -65,11 +65,7 @@ class WaitingImage:
         """Yield what waited for each worker, and what others had changed of late."""
         assert self._images is not None, "it has begun"
         recorder, sharers = self._images
-        about = {
-            "last": recorder.last_batch,
-            "term": recorder.term,
-            "shares": sharers.is_used,
-        }
+        about = {"last": recorder.last_batch, "shares": sharers.is_used}
         yield Message(fields={"kind": "recorder", **self._at, **about})
         counting = {each.rank: index for index, each in enumerate(sharers.counting)}
         for index, queued in enumerate(recorder.queued):

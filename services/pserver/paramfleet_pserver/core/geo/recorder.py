@@ -85,16 +85,12 @@ class RecorderImage:
 
     Args:
         last_batch: Of the recorder.
-        term: Of the recorder.
         queued: What waits for each worker.
         marks: Of each worker.
     """
 
-    def __init__(
-        self, last_batch: int, term: int, queued: Sequence[Queued], marks: Aside
-    ) -> None:
+    def __init__(self, last_batch: int, queued: Sequence[Queued], marks: Aside) -> None:
         self.last_batch = last_batch
-        self.term = term
         self.queued = queued
         self.marks = marks
 
@@ -287,7 +283,7 @@ class GeoRecorder:
             sent = tuple((batch, end - worker.first) for batch, end in worker.sent.items())
             queued.append(Queued(rank, worker.batch, queue, sent))
         marks = Aside([worker.marks for worker in self._workers.values()], check)
-        self._images.append(RecorderImage(self.last_batch, self.term, queued, marks))
+        self._images.append(RecorderImage(self.last_batch, queued, marks))
         return self._images[-1]
 
     def end_image(self, image: RecorderImage) -> None:
