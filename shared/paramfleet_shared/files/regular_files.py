@@ -48,11 +48,11 @@ def open_regular(path: Path, *, may_be_link: bool = False) -> BufferedReader:
     """
     if not may_be_link and path.is_symlink():
         raise ValueError("is a link, which could lead out of the folder")
-    file = os.fdopen(os.open(path, _OPEN if may_be_link else _OPEN | _NO_LINK), "rb")
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
+    descriptor = os.open(path, _OPEN if may_be_link else _OPEN | _NO_LINK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # a folder is no file of Python's
+        os.close(descriptor)
         raise ValueError("isn't a regular file")
-    return file
+    return os.fdopen(descriptor, "rb")
 
 
 def open_own(

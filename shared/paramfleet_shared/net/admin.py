@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+from typing_extensions import override
 
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.net.access import (
@@ -42,6 +44,9 @@ _STOP_TIMEOUT_S = 1.0
 _LINGER_S = 2.0
 """Seconds in which the rest of a refused body is read."""
 
+_CALLERS = (HttpProcessingError, web.RequestPayloadError, ConnectionError)
+"""What only a caller can get wrong."""
+
 _LIMITS = AdminLimits()
 _MAX_LOOK_S = 1.0
 _REPEAT_S = 10.0
@@ -56,6 +61,32 @@ class AdminPortInUseError(ContractError):
     port: int
     reason: str
     sentence = "can't listen on {host} port {port}, the admin address: {reason}"
+
+
+class _HttpErrors(logging.Logger):
+    """What aiohttp logs, at most once in a while.
+
+    What a caller got wrong is named by the kind of its error alone: the text has the caller's
+    bytes. What a handler of ours got wrong keeps its traceback.
+    """
+
+    def __init__(self, repeats: Repeats, clock: Clock) -> None:
+        super().__init__(__name__, logging.ERROR)
+        self._repeats = repeats
+        self._clock = clock
+
+    @override
+    def handle(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        kind = type(error).__name__
+        times = self._repeats.count(f"http {kind}", self._clock.monotonic())
+        if not times:
+            return
+        facts = {"server": _NAME, "error": kind, "times": times}
+        if isinstance(error, _CALLERS):
+            log.warning("admin.request_refused", extra=facts)
+        else:
+            log.error("admin.request_failed", exc_info=error, extra=facts)
 
 
 class AdminServer:
@@ -126,6 +157,7 @@ class AdminServer:
         self._runner = web.AppRunner(
             app,
             access_log=None,
+            logger=_HttpErrors(self._repeats, self._clock),
             shutdown_timeout=_STOP_TIMEOUT_S,
             keepalive_timeout=limits.keep_alive_s,
             lingering_time=_LINGER_S,
@@ -212,9 +244,9 @@ class AdminServer:
                 async with asyncio.timeout(self._limits.body_timeout_s):
                     await request.read()
             except TimeoutError:
-                response = web.Response(status=408, text="the body took too long\n")
-                response.force_close()
-                return response
+                return _last_answer(408, "the body took too long")
+            except _CALLERS:
+                return _last_answer(400, "the body isn't whole")
         return await handler(request)
 
     @requires("open")
@@ -239,6 +271,12 @@ class AdminServer:
     @requires("read")
     async def _answer_config(self, _request: web.Request) -> web.Response:
         return web.json_response(self._config)
+
+
+def _last_answer(status: int, text: str) -> web.Response:
+    response = web.Response(status=status, text=f"{text}\n")
+    response.force_close()
+    return response
 
 
 @web.middleware

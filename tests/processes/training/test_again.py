@@ -111,7 +111,7 @@ def test_a_worker_that_nobody_starts_again_ends_the_job_by_name(
 
     assert running.code("worker0") == 1
     assert "worker 1" in running.log("worker0")
-    assert "no process came in its place in 2 s" in running.log("worker0")
+    assert "no process joined in its place in 2 s" in running.log("worker0")
     assert "worker.away" in running.log("coordinator")
 
 

@@ -163,7 +163,8 @@ def begin_again(
             "no position in data is registered: the script must go on behind "
             "optimizer.num_steps steps by itself, or register its dataset before init_worker"
         )
-    log.warning("worker.returned", extra=facts)
+    is_whole = bool(progress.positions) and not lacking
+    log.log(logging.INFO if is_whole else logging.WARNING, "worker.returned", extra=facts)
 
 
 def _asked(job: Job, step: int | None) -> Message:

@@ -78,6 +78,11 @@ class Launchers:
         known = self._alive.get((member.launch, _name_of(member)))
         return bool(member.launch) and known == member.pid
 
+    def sees_another(self, member: Member) -> bool:
+        """Return whether a launcher with a valid lease sees another process in its place."""
+        known = self._alive.get((member.launch, _name_of(member)))
+        return bool(member.launch) and known not in {None, member.pid}
+
     def gave_up(self, role: str, index: int) -> bool:
         """Return whether a launcher with a valid lease starts a process no more that ended."""
         return f"{role}:{index}" in self._gone

@@ -340,6 +340,7 @@ class Membership:
         self._launchers.observe(snapshot, counted_s=counted_s)
         for place in self._places.values():
             place.vouched = self._launchers.sees(place.member)
+            place.is_starting = self._launchers.sees_another(place.member)
             if place.member.role == PROCESS or place.member.process:
                 place.ended = self._launchers.saw_end(place.member)
             if self._is_known_dead(place):

@@ -40,6 +40,9 @@ class Place:
     vouched: bool = False
     """Whether a launcher with a valid lease sees its process running."""
 
+    is_starting: bool = False
+    """Whether a launcher with a valid lease sees another process running that is to have it."""
+
     ended: bool = False
     """Whether a launcher with a valid lease saw its process end."""
 

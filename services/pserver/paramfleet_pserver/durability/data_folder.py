@@ -94,6 +94,16 @@ class DataFolder:
             found = [(path.stat().st_mtime_ns, run_id) for run_id, path in self._runs()]
         return max(found, key=itemgetter(0), default=(0, 0))[1]
 
+    @property
+    def run_ids(self) -> list[int]:
+        """Return all runs that have a folder here.
+
+        Raises:
+            DataFolderError: if the system refuses.
+        """
+        with _named(self.path):
+            return [run_id for run_id, _ in self._runs()]
+
     def run(self, run_id: int) -> Path:
         """Return the folder of a run."""
         return self.path / f"run-{run_id}"

@@ -19,6 +19,7 @@ from io import BufferedReader, BufferedWriter
 from pathlib import Path
 from typing import NamedTuple
 
+from paramfleet_pserver.durability.log.core.layout import MAX_SEGMENT_BYTES
 from paramfleet_shared.errors.logs import SnapshotDamagedError, SnapshotOfOtherJobError
 from paramfleet_shared.files.regular_files import CREATE, open_regular
 from paramfleet_shared.net.wire.message import (
@@ -192,8 +193,10 @@ def read_snapshot(snapshot: SnapshotFile, *, job: str) -> Iterator[Message]:
                 raise SnapshotDamagedError(part=part, reason="its frame is cut short")
             length, checksum = _FRAME.unpack(frame)
             left -= _FRAME.size
-            if length > left:
+            if length > min(left, MAX_SEGMENT_BYTES):
                 reason = f"it has {length} bytes, and {left} follow"
+                if length > MAX_SEGMENT_BYTES:
+                    reason = f"it has {length} bytes, more than any message"
                 raise SnapshotDamagedError(part=part, reason=reason)
             left -= length
             body = bytearray(length)

@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from functools import partial
 
+from paramfleet_pserver.durability.data_folder import DataFolder
 from paramfleet_pserver.hosting.folders import claimed_or_found, made
 from paramfleet_pserver.hosting.group import GroupParts, HostedGroup
 from paramfleet_shared.discovery.errors import (
@@ -57,7 +59,7 @@ async def join_alone(
         session = await join(index=settings.index)
     else:
         try:
-            session = await join(index=folder.index, holds_run=folder.run_id)
+            session = await _join_with(folder, join)
         except (JobFullError, IndexTakenError, WrongDataFolderError):
             folder.close()
             if settings.index is not None:
@@ -73,3 +75,21 @@ async def join_alone(
         if removed:
             log.warning("pserver.data_removed", extra={"runs": removed, "reason": _ENDED})
     return session
+
+
+async def _join_with(
+    folder: DataFolder, join: Callable[..., Awaitable[JobSession]]
+) -> JobSession:
+    """Join with the newest run of a folder; if the job names another that is there, with that.
+
+    Raises:
+        WrongDataFolderError: if the job's run isn't there.
+        FleetError: as ``JobSession.join``.
+    """
+    newest = folder.run_id
+    try:
+        return await join(index=folder.index, holds_run=newest)
+    except WrongDataFolderError as error:
+        if error.run == newest or error.run not in folder.run_ids:
+            raise
+        return await join(index=folder.index, holds_run=error.run)

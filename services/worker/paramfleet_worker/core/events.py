@@ -10,6 +10,7 @@ __all__ = [
     "Action",
     "Consult",
     "Event",
+    "Excuse",
     "Exited",
     "FailureRecord",
     "Finish",
@@ -192,6 +193,14 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
+class Excuse:
+    """Say that a worker failed, which was started again too late for its job."""
+
+    name: ProcessName
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """Everything ended: exit with this code."""
 
@@ -207,6 +216,7 @@ Action = (
     | Report
     | Lose
     | Dismiss
+    | Excuse
     | Start
     | Finish
 )

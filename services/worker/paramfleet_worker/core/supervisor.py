@@ -38,6 +38,7 @@ from paramfleet_worker.core.events import (
     Consult,
     Dismiss,
     Event,
+    Excuse,
     Exited,
     FailureRecord,
     Finish,
@@ -264,11 +265,7 @@ class Supervisor:
         if name not in self._restarts.down or self._phase not in _GOES_ON:
             return []
         if finished:
-            self._restarts.forget([name])
-            if self._is_own_error(name):
-                return self._suspect(name, describe_exit(self._exits[name]), now)
-            self._exits[name] = 0
-            return self._ended_well(now)
+            return self._after_the_job(name, now)
         if record is None and self._restarts.grant(name, now):
             return []
         self._restarts.forget([name])
@@ -276,13 +273,21 @@ class Supervisor:
             return [Lose(name, describe_exit(self._exits[name])), *self._ended_well(now)]
         return self._suspect(name, describe_exit(self._exits[name]), now)
 
-    def _is_own_error(self, name: ProcessName) -> bool:
-        """Return whether a worker has failed by itself after the training.
+    def _after_the_job(self, name: ProcessName, now: float) -> list[Action]:
+        """Judge the end of a process whose job has finished.
 
-        One that was started again may have come too late for the job: that is no error.
+        A worker's script that hasn't come to its end has failed, unless it was started again:
+        it may have come too late for the job.
         """
-        began_again = self._restarts.began_again(name)
-        return name.role == "worker" and self._exits[name] > 0 and not began_again
+        self._restarts.forget([name])
+        how, failed = describe_exit(self._exits[name]), self._exits[name] != 0
+        excused: list[Action] = []
+        if failed and name.role == "worker":
+            if not self._restarts.began_again(name):
+                return self._suspect(name, how, now)
+            excused = [Excuse(name, how)]
+        self._exits[name] = 0
+        return [*excused, *self._ended_well(now)]
 
     def _others_work(self) -> bool:
         """Return whether a worker works or ended well here, or may on another machine."""

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from paramfleet_coordinator.core.absent.returning import STARTING
 from paramfleet_coordinator.core.job import Decision, Job, JobRules
 from paramfleet_shared.discovery.errors import FencedError, IndexTakenError, JobFullError
 from paramfleet_shared.discovery.records import (
@@ -32,13 +33,15 @@ def member(key: MemberKey, **more: Any) -> Member:
 class World:
     """A job whose workers return, what the registry holds, and the time."""
 
-    def __init__(self, *, return_s: float = RETURN_S) -> None:
+    def __init__(self, *, return_s: float = RETURN_S, launch: str = "") -> None:
         self.sizes = JobSizes(worker_num=2, server_num=1, num_shards=8, returning=return_s > 0)
         self.return_s = return_s
         self.now, self.beat = 50.0, 0
         self.silent: set[MemberKey] = set()
         self.vouched = False
-        self.members = {key: member(key) for key in CREW}
+        self.starting: int | None = None
+        """The process that a launcher sees running in the place of the worker that died."""
+        self.members = {key: member(key, launch=launch) for key in CREW}
         self.beats: dict[MemberKey, int] = {}
         self.ends: dict[MemberKey, End] = {}
         self.words: dict[MemberKey, str] = {}
@@ -65,6 +68,8 @@ class World:
         self.beat += 1
         self.beats |= dict.fromkeys(self.members.keys() - self.silent, self.beat)
         seen = {"worker:1": self.members[GONE].pid} if self.vouched else {}
+        if self.starting is not None:
+            seen = {"worker:1": self.starting}
         voucher = Voucher(launch="l", part="c", nonce="n", host="h", pid=1, alive=seen)
         snapshot = Snapshot(
             job=self.recorded,
@@ -164,7 +169,34 @@ def test_a_worker_that_nobody_takes_the_place_of_ends_the_job_by_name() -> None:
     failure = world.job.failure
     assert failure is not None
     assert (failure.role, failure.index) == GONE
-    assert failure.reason == "was killed by SIGKILL; no process came in its place in 20 s"
+    assert (
+        failure.reason
+        == "was killed by SIGKILL; no process joined in its place in 20 s (worker_return_s)"
+    )
+
+
+def test_one_whose_launcher_sees_another_process_start_is_waited_for_longer() -> None:
+    world = World(launch="l")
+    world.lose()
+    world.starting = 99
+    world.run(STARTING * RETURN_S - 2.0)
+    assert world.state == "training"
+    assert not world.failed
+
+    world.run(4.0)
+    assert world.failed
+
+
+def test_one_whose_other_process_ends_before_it_joins_is_waited_for_no_longer() -> None:
+    world = World(launch="l")
+    world.lose()
+    world.starting = 99
+    world.run(RETURN_S + 5.0)
+    assert not world.failed
+
+    world.starting = None
+    world.run(1.0)
+    assert world.failed
 
 
 def test_in_a_job_that_shrinks_nobody_is_waited_for_whom_no_launcher_starts() -> None:
@@ -191,7 +223,7 @@ def test_one_that_falls_silent_and_does_not_come_back_ends_it_too() -> None:
     world.run(2.0)
 
     assert world.job.failure is not None
-    assert "no process came in its place in 20 s" in world.job.failure.reason
+    assert "no process joined in its place in 20 s" in world.job.failure.reason
 
 
 def test_a_worker_that_was_silent_for_a_while_keeps_its_rank() -> None:

@@ -13,6 +13,7 @@ from paramfleet_worker.core.events import (
     Consult,
     Dismiss,
     Event,
+    Excuse,
     Exited,
     FailureRecord,
     Finish,
@@ -780,27 +781,34 @@ def test_nothing_is_started_once_the_job_ends() -> None:
     assert supervisor.handle(Wanted(3), 1.1) == []
 
 
-def test_a_script_that_raises_after_the_training_fails_the_launch() -> None:
+@pytest.mark.parametrize(
+    ("code", "how"), [(1, "exited with code 1"), (-9, "was killed by SIGKILL")]
+)
+def test_a_script_that_fails_after_the_training_fails_the_launch(code: int, how: str) -> None:
     supervisor = with_workers()
     supervisor.handle(Exited(BOB, 0), 10.0)
-    assert supervisor.handle(Exited(ADA, 1), 10.2) == [Review(ADA)]
+    assert supervisor.handle(Exited(ADA, code), 10.2) == [Review(ADA)]
 
     asked = supervisor.handle(Reviewed(ADA, finished=True), 10.3)
     said = supervisor.handle(RecordRead(None), 10.4)
 
-    assert asked == [Consult(ADA, "exited with code 1")]
-    assert said[0] == Report(ADA, "exited with code 1", local=True)
+    assert asked == [Consult(ADA, how)]
+    assert said[0] == Report(ADA, how, local=True)
 
 
-@pytest.mark.parametrize("code", [1, -9])
-def test_a_worker_that_was_started_again_too_late_for_the_job_fails_nothing(code: int) -> None:
+@pytest.mark.parametrize(
+    ("code", "how"), [(1, "exited with code 1"), (-9, "was killed by SIGKILL")]
+)
+def test_a_worker_that_was_started_again_too_late_for_the_job_fails_nothing(
+    code: int, how: str
+) -> None:
     supervisor = with_workers()
     die(supervisor, ADA, 10.0)
     assert supervisor.handle(Tick(), 10.5) == [Restart(ADA, "was killed by SIGKILL", 1, 3)]
     supervisor.handle(Exited(BOB, 0), 11.0)
 
     assert supervisor.handle(Exited(ADA, code), 11.2) == [Review(ADA)]
-    assert supervisor.handle(Reviewed(ADA, finished=True), 11.3) == []
+    assert supervisor.handle(Reviewed(ADA, finished=True), 11.3) == [Excuse(ADA, how)]
     end = all_end(supervisor, (SERVER, COORDINATOR), 0)
 
     assert end == [Signal((REDIS,), signal.SIGTERM)]

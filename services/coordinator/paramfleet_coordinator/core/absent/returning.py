@@ -18,11 +18,16 @@ if TYPE_CHECKING:
 __all__ = ["Returning"]
 
 
+STARTING = 5.0
+"""Times as long a process is waited for that its launcher sees running."""
+
+
 class Returning:
     """The workers of one job that may come back.
 
     Args:
-        return_s: How long one is waited for; 0 waits for none.
+        return_s: How long one is waited for; 0 waits for none. As long as a launcher sees a
+            process running in its place, ``STARTING`` times as long.
     """
 
     def __init__(self, return_s: float) -> None:
@@ -35,20 +40,27 @@ class Returning:
             place.member.role == "worker"
             and place.may_return
             and place.lost_s is not None
-            and place.lost_s < self._return_s
+            and place.lost_s < self._limit_s(place)
         )
+
+    def _limit_s(self, place: Place) -> float:
+        """Return for how long another process is waited for in all.
+
+        One that runs may import and load for long before it joins.
+        """
+        return self._return_s * (STARTING if place.is_starting else 1.0)
 
     def left_s(self, place: Place) -> float | None:
         """Return for how long it is waited for; None if it isn't."""
         if not self.awaits(place) or place.lost_s is None:
             return None
-        return self._return_s - place.lost_s
+        return self._limit_s(place) - place.lost_s
 
     def in_vain(self) -> str:
         """Return that one was waited for; empty if none is."""
         if not self._return_s:
             return ""
-        return f"; no process came in its place in {self._return_s:g} s"
+        return f"; no process joined in its place in {self._return_s:g} s (worker_return_s)"
 
     def look(self, places: list[Place], *, now: float) -> list[tuple[str, Mapping[str, Any]]]:
         """Return events that name who is waited for from now on, and who is back."""

@@ -22,7 +22,7 @@ _BEGUN_NAME = "log.begun"
 
 
 class SegmentFile(NamedTuple):
-    """A file whose name is a segment's."""
+    """What has the name of a segment."""
 
     number: int
     path: Path
@@ -72,17 +72,13 @@ class LogFolder:
         return self.path / _BEGUN_NAME
 
     def segments(self) -> list[SegmentFile]:
-        """Return the segments that there are, in order.
+        """Return what has the name of a segment, in order; it may be no regular file.
 
         Raises:
             OSError: if the system refuses.
         """
-        found = []
-        for path in self.path.iterdir():
-            name = _SEGMENT.fullmatch(path.name)
-            if name and stat.S_ISREG(path.lstat().st_mode):
-                found.append(SegmentFile(int(name[1]), path))
-        return sorted(found)
+        names = ((_SEGMENT.fullmatch(path.name), path) for path in self.path.iterdir())
+        return sorted(SegmentFile(int(name[1]), path) for name, path in names if name)
 
     def highest_number(self) -> int:
         """Return the greatest number that any name has, be it a file or not; 0 if none has.

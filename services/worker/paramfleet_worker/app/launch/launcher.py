@@ -33,6 +33,7 @@ from paramfleet_worker.core.events import (
     Consult,
     Dismiss,
     Event,
+    Excuse,
     Exited,
     Finish,
     Interrupted,
@@ -315,7 +316,7 @@ class Launcher:
                         case Restart():
                             await self._restart(action)
                             questions.add(group.create_task(self._introduce(action.name)))
-                        case Report() | Signal() | Start() | Dismiss():
+                        case Report() | Signal() | Start() | Dismiss() | Excuse():
                             await self._carry_out(action, supervisor)
             for question in questions:
                 question.cancel()
@@ -430,9 +431,15 @@ class Launcher:
         await self._records.lose(lost.name, pid, lost.how, is_final=True)
 
     async def _carry_out(
-        self, action: Report | Signal | Start | Dismiss, supervisor: Supervisor
+        self, action: Report | Signal | Start | Dismiss | Excuse, supervisor: Supervisor
     ) -> None:
         match action:
+            case Excuse():
+                self._console.say(
+                    f"{action.name.label} {action.how} after the job had finished: it was "
+                    "started again too late; what its script does after the training may be "
+                    "missing"
+                )
             case Dismiss():
                 names = ", ".join(name.label for name in action.names)
                 self._console.say(

@@ -208,9 +208,7 @@ def test_a_file_with_a_name_of_ours_that_is_no_segment_is_damage(
 def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "segment-1.log").write_text("mine, too")
-    (tmp_path / "segment-0000000000000001.log").mkdir()
     (tmp_path / "segment-0000000000000002.draft").write_bytes(b"of a killed process")
-    os.mkfifo(tmp_path / "segment-0000000000000009.log")
 
     write(tmp_path, [3])
 
@@ -220,10 +218,26 @@ def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
         "log.lock",
         "notes.txt",
         "segment-0000000000000001.log",
-        "segment-0000000000000009.log",
-        "segment-0000000000000010.log",
         "segment-1.log",
     ]
+
+
+@pytest.mark.parametrize("kind", ["folder", "link", "pipe"])
+@pytest.mark.parametrize("number", [2, 10**16 - 1])
+def test_what_stands_in_the_place_of_a_segment_is_damage(
+    tmp_path: Path, kind: str, number: int
+) -> None:
+    write(tmp_path, [3])
+    strange = tmp_path / f"segment-{number:016d}.log"
+    if kind == "folder":
+        strange.mkdir()
+    elif kind == "link":
+        strange.symlink_to(segments(tmp_path)[0])
+    else:
+        os.mkfifo(strange)
+
+    with pytest.raises(LogDamagedError, match=re.escape(strange.name)):
+        open_log(tmp_path, job=JOB)
 
 
 def test_the_log_of_another_job_is_refused_and_left(tmp_path: Path) -> None:

@@ -137,6 +137,43 @@ async def test_a_head_of_a_byte_now_and_then_is_cut(
     assert line["peer"].startswith("127.0.0.1:")
 
 
+@pytest.mark.parametrize(
+    "bytes_of",
+    [
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00" * 9000,
+        b"GET /" + b"a" * 60_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"POST /take HTTP/1.1\r\nHost: x\r\nContent-Length: " + b"9" * 40 + b"\r\n\r\n",
+        b"POST /take HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nSTRANGE\r\n",
+    ],
+)
+async def test_what_a_stranger_sends_is_a_line_of_the_log_now_and_then(
+    place: Place, caplog: pytest.LogCaptureFixture, bytes_of: bytes
+) -> None:
+    await place.serve()
+    for _ in range(20):
+        assert b" 400 " in await answer_to(place, bytes_of)
+
+    (line,) = caplog.records
+    assert (line.message, line.levelname) == ("admin.request_refused", "WARNING")
+    assert line.exc_info is None
+    assert "STRANGE" not in repr(vars(line))
+    assert await answer_to(place) == b"HTTP/1.1 200 OK\r\n"
+
+
+async def test_a_fault_of_a_handler_keeps_its_traceback(
+    place: Place, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place, "bodies", None)
+    await place.serve()
+
+    request = b"POST /take HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n\r\n"
+    assert b" 500 " in await answer_to(place, request)
+
+    (line,) = caplog.records
+    assert (line.message, line.levelname) == ("admin.request_failed", "ERROR")
+    assert line.exc_info is not None
+
+
 async def test_a_known_callers_connection_may_be_silent_between_two_requests(
     place: Place,
 ) -> None:
