@@ -59,12 +59,16 @@ def test_the_public_names_are_these() -> None:
 
 def test_the_public_modules_are_these() -> None:
     assert sorted(paramfleet.nn.__all__) == [
+        "AccessorOptionError",
+        "CtrAccessor",
         "Embedding",
         "EmbeddingBag",
         "EmbeddingOptionError",
         "IdError",
         "SkipGramRateError",
+        "SparseRule",
         "constant",
+        "continuous_value_model",
         "normal",
         "skip_gram_loss",
         "uniform",

@@ -1,5 +1,7 @@
 """Modules for ids: ``torch.nn``'s embeddings over unbounded sparse tables."""
 
+from paramfleet.config.accessor import AccessorOptionError, CtrAccessor, SparseRule
+from paramfleet.nn.counting import continuous_value_model
 from paramfleet.nn.embedding import (
     Embedding,
     EmbeddingBag,
@@ -12,12 +14,16 @@ from paramfleet.nn.embedding import (
 from paramfleet.nn.skip_gram import SkipGramRateError, skip_gram_loss
 
 __all__ = [
+    "AccessorOptionError",
+    "CtrAccessor",
     "Embedding",
     "EmbeddingBag",
     "EmbeddingOptionError",
     "IdError",
     "SkipGramRateError",
+    "SparseRule",
     "constant",
+    "continuous_value_model",
     "normal",
     "skip_gram_loss",
     "uniform",

@@ -8,13 +8,17 @@ literally (so -1 may be padding), never counted from the end.
 
 import itertools
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, get_args, overload
+from functools import partial
+from typing import Any, NamedTuple, get_args, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from paramfleet.config.accessor import CtrAccessor
+from paramfleet.nn.counting import use_of
 from paramfleet.nn.initializers import constant, normal, uniform
 from paramfleet.nn.lookups import bags_of_rows, rows_of_ids
 from paramfleet.serving.modules import ServedEmbedding, ServedEmbeddingBag, demand_own_forward
@@ -27,7 +31,7 @@ from paramfleet.tables.embedding_errors import (
     negative_id_error,
 )
 from paramfleet.tables.row_store import RowStore
-from paramfleet.tables.sparse import KeptAs, SparseTable
+from paramfleet.tables.sparse import KeptAs, RowUse, SparseTable
 from paramfleet_shared.tables.partition import Partitioned
 from paramfleet_shared.tables.spec import InitializerSpec, Rounding, Storage
 from paramfleet_shared.values.texts import shown
@@ -55,6 +59,47 @@ class _TableOptions:
     seed: int
     kept_as: KeptAs
     negative_ids: bool
+    accessor: Any
+    """A ``CtrAccessor`` or None, once it was checked."""
+
+    def check(self) -> None:
+        """Pass if the table can have its accessor.
+
+        Raises:
+            EmbeddingOptionError: if it is none, or the rows are kept in 16 bits.
+        """
+        if self.accessor is None:
+            return
+        if not isinstance(self.accessor, CtrAccessor):
+            rule = "must be made by fleet.nn.CtrAccessor(...)"
+            value = shown(self.accessor)
+            raise EmbeddingOptionError(option="accessor", value=value, rule=rule)
+        if self.kept_as.storage != "float32":
+            rule = "must be float32 where rows have an accessor: 16 bits count to 256"
+            value = repr(self.kept_as.storage)
+            raise EmbeddingOptionError(option="storage", value=value, rule=rule)
+
+    def first_values(self) -> InitializerSpec:
+        """Return what makes first values: what is given, else the accessor's, else torch's.
+
+        Raises:
+            EmbeddingOptionError: if it is something else.
+        """
+        if self.initializer is None and self.accessor is not None:
+            own: InitializerSpec = self.accessor.initializer
+            return own
+        return _initializer(self.initializer)
+
+
+class _Counting(NamedTuple):
+    """What a forward knows of shows and clicks."""
+
+    instances: int
+    """B."""
+    instance_of: Callable[[], NDArray[np.int64]]
+    """Returns the instance that each id is of, int64 [n]."""
+    show: torch.Tensor | None
+    click: torch.Tensor | None
 
 
 Different = tuple[Partitioned, NDArray[np.bool_] | None]
@@ -105,6 +150,23 @@ def _initializer(given: Any) -> InitializerSpec:
     raise EmbeddingOptionError(option="initializer", value=shown(given), rule=rule)
 
 
+def _counting_of(
+    ids: torch.Tensor, show: torch.Tensor | None, click: torch.Tensor | None
+) -> _Counting:
+    """Return what is known of a batch whose first dimension is that of its instances."""
+    instances = ids.shape[0] if ids.dim() else 1
+    each = ids.numel() // max(1, instances)
+    return _Counting(
+        instances, lambda: np.arange(ids.numel(), dtype=np.int64) // max(1, each), show, click
+    )
+
+
+def _bags_of(ids: torch.Tensor, offsets: torch.Tensor) -> NDArray[np.int64]:
+    """Return the bag of each id, int64 [n], where bags begin at ``offsets``."""
+    starts = to_host(offsets, dtype=torch.int64).numpy()
+    return np.searchsorted(starts, np.arange(ids.numel()), side="right").astype(np.int64) - 1
+
+
 class SparseModule(torch.nn.Module):
     """What the two modules share: the table, and ids to rows."""
 
@@ -128,6 +190,14 @@ class SparseModule(torch.nn.Module):
             raise EmbeddingOptionError(option="embedding_dim", value=value, rule=rule)
         if padding_idx is not None:
             padding_idx = _whole("padding_idx", padding_idx)
+        table.check()
+        hidden = 0 if table.accessor is None else table.accessor.num_hidden
+        least = 0 if table.accessor is None else table.accessor.num_counts
+        if embedding_dim + hidden <= least:
+            rule = f"must be more than {least}: with cvm=True show and click are two of them"
+            raise EmbeddingOptionError(
+                option="embedding_dim", value=repr(embedding_dim), rule=rule
+            )
         self.num_embeddings = num_embeddings
         self.embedding_dim = embedding_dim
         self.padding_idx = padding_idx
@@ -135,10 +205,10 @@ class SparseModule(torch.nn.Module):
         self.named = table.name is not None
         self.table = SparseTable(
             name=table.name or f"embedding_{next(_NAMES)}",
-            dim=embedding_dim,
-            initializer=_initializer(table.initializer),
+            dim=embedding_dim + hidden,
+            initializer=table.first_values(),
             seed=_whole("seed", table.seed),
-            kept_as=table.kept_as,
+            kept_as=table.kept_as._replace(accessor=table.accessor),
             make_source=RowStore.of,
         )
         self.weight = self.table.weight
@@ -162,6 +232,16 @@ class SparseModule(torch.nn.Module):
     def expect_nothing(self) -> None:
         """Forget what was kept for lookups that didn't follow."""
         self._known.clear()
+
+    @property
+    def row_width(self) -> int:
+        """Return how many columns the table has, those included that the module hides."""
+        return self.table.dim
+
+    @property
+    def _hidden(self) -> int:
+        accessor = self.table.accessor
+        return 0 if accessor is None else accessor.num_hidden
 
     @property
     def learns(self) -> bool:
@@ -201,19 +281,51 @@ class SparseModule(torch.nn.Module):
         batch = flat if padding is None else flat[~padding]
         return self.table.partition(batch), padding
 
-    def _rows(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int | None]:
+    def _rows(
+        self, ids: torch.Tensor, counting: _Counting
+    ) -> tuple[torch.Tensor, torch.Tensor, int | None]:
         """Return rows float [R, D], each id's row int64 [n], and the row of padding.
 
         Where there is padding, the last row is its zeros; else that is None.
         """
-        (unique, index, offsets), padding = self.different(ids)
-        rows = self.table.rows(unique, offsets, training=self.training)
+        found = self.different(ids)
+        (unique, index, offsets), padding = found
+        use = self._use(found, counting)
+        rows = self.table.rows(unique, offsets, training=self.training, use=use)
         if padding is None:
             return rows, to_device(torch.from_numpy(index), rows.device), None
         whole = np.full(len(padding), len(unique), np.int64)
         whole[~padding] = index
         rows = torch.cat([rows, rows.new_zeros((1, self.embedding_dim))])
         return rows, to_device(torch.from_numpy(whole), rows.device), len(unique)
+
+    def _use(self, found: Different, counting: _Counting) -> RowUse | None:
+        """Return how a forward uses rows; None where nothing is counted.
+
+        Raises:
+            EmbeddingOptionError: if a count is given, and the table has no accessor.
+            AccessorOptionError: as ``use_of``.
+        """
+        accessor = self.table.accessor
+        if accessor is None:
+            for option, value in (("show", counting.show), ("click", counting.click)):
+                if value is not None:
+                    rule = "needs a table with an accessor: fleet.nn.CtrAccessor(...)"
+                    raise EmbeddingOptionError(option=option, value="a tensor", rule=rule)
+            return None
+        if not self.learns:
+            return None
+        (unique, index, _), padding = found
+        of = counting.instance_of()
+        return use_of(
+            of if padding is None else of[~padding],
+            index,
+            len(unique),
+            instances=counting.instances,
+            show=counting.show,
+            click=counting.click,
+            from_gradient=accessor.cvm,
+        )
 
     def _flat(self, ids: torch.Tensor) -> NDArray[np.int64]:
         """Return ids as int64 [n].
@@ -280,6 +392,8 @@ class Embedding(SparseModule):
         negative_ids: Take negative ids, too: hashes of 64 bits, which are negative numbers
             from 2**63 on: those of a uint64 tensor are ``ids.view(torch.int64)``. Without it
             they are taken for mistakes, as for padding.
+        accessor: Counts shows and clicks of rows, and trains them by Fleet's rules instead of
+            the optimizer's: ``fleet.nn.CtrAccessor(...)``.
 
     Raises:
         EmbeddingOptionError: on an option that sparse tables don't have, or a value that
@@ -302,6 +416,7 @@ class Embedding(SparseModule):
         storage: Storage = "float32",
         rounding: Rounding = "stochastic",
         negative_ids: bool = False,
+        accessor: CtrAccessor | None = None,
     ) -> None:
         super().__init__(
             num_embeddings,
@@ -313,26 +428,43 @@ class Embedding(SparseModule):
                 seed=seed,
                 kept_as=_kept_as(storage, rounding),
                 negative_ids=negative_ids,
+                accessor=accessor,
             ),
             unsupported={"max_norm": max_norm, "scale_grad_by_freq": scale_grad_by_freq},
         )
 
     @overload
-    def forward(self, input: torch.Tensor) -> torch.Tensor: ...
+    def forward(
+        self,
+        input: torch.Tensor,
+        *,
+        show: torch.Tensor | None = None,
+        click: torch.Tensor | None = None,
+    ) -> torch.Tensor: ...
     @overload
     def forward(
-        self, input: torch.Tensor, *, different: bool
+        self,
+        input: torch.Tensor,
+        *,
+        show: torch.Tensor | None = None,
+        click: torch.Tensor | None = None,
+        different: bool,
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]: ...
     def forward(
         self,
         input: torch.Tensor,  # noqa: A002 - torch's name
         *,
+        show: torch.Tensor | None = None,
+        click: torch.Tensor | None = None,
         different: bool = False,
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """Return the rows of ids of any shape ``[...]`` as ``[..., D]``.
 
         Args:
-            input: The ids.
+            input: The ids; the first dimension is that of the batch's instances.
+            show: float [B], how often each instance was shown, of a table with an accessor;
+                once if it isn't given.
+            click: float [B], how often it was clicked; never if it isn't given.
             different: Return each row once instead, float [U, D], and which of them each id
                 has, int64 [...]: for what computes with rows as they are, without a copy of
                 them for every id.
@@ -340,7 +472,7 @@ class Embedding(SparseModule):
         Raises:
             IdError: on a dtype that isn't an id's, or a negative id.
         """
-        rows, index, _ = self._rows(input)
+        rows, index, _ = self._rows(input, _counting_of(input, show, click))
         if different:
             return rows, index.view(input.shape)
         return rows_of_ids(rows, index).view(*input.shape, self.embedding_dim)
@@ -352,7 +484,9 @@ class Embedding(SparseModule):
             EmbeddingOptionError: in a subclass that computes something else.
         """
         demand_own_forward(self, Embedding)
-        return ServedEmbedding(rows, self.padding_idx, negative_ids=self.negative_ids)
+        return ServedEmbedding(
+            rows, self.padding_idx, negative_ids=self.negative_ids, hidden=self._hidden
+        )
 
 
 class EmbeddingBag(SparseModule):
@@ -374,6 +508,7 @@ class EmbeddingBag(SparseModule):
         storage: See ``Embedding``.
         rounding: See ``Embedding``.
         negative_ids: See ``Embedding``.
+        accessor: See ``Embedding``.
 
     Raises:
         EmbeddingOptionError: on an option that sparse tables don't have, or a value that
@@ -398,6 +533,7 @@ class EmbeddingBag(SparseModule):
         storage: Storage = "float32",
         rounding: Rounding = "stochastic",
         negative_ids: bool = False,
+        accessor: CtrAccessor | None = None,
     ) -> None:
         super().__init__(
             num_embeddings,
@@ -409,6 +545,7 @@ class EmbeddingBag(SparseModule):
                 seed=seed,
                 kept_as=_kept_as(storage, rounding),
                 negative_ids=negative_ids,
+                accessor=accessor,
             ),
             unsupported={"max_norm": max_norm, "scale_grad_by_freq": scale_grad_by_freq},
         )
@@ -422,6 +559,9 @@ class EmbeddingBag(SparseModule):
         input: torch.Tensor,  # noqa: A002 - torch's name
         offsets: torch.Tensor | None = None,
         per_sample_weights: torch.Tensor | None = None,
+        *,
+        show: torch.Tensor | None = None,
+        click: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return one reduced row a bag, [B, D].
 
@@ -429,11 +569,19 @@ class EmbeddingBag(SparseModule):
             input: Ids [B, n] (every row a bag), or [n] with ``offsets``.
             offsets: Where each bag starts in a 1-d ``input``.
             per_sample_weights: One factor an id, shaped as ``input``; ``mode="sum"`` only.
+            show: float [B], how often each bag was shown, of a table with an accessor; once if
+                it isn't given.
+            click: float [B], how often it was clicked; never if it isn't given.
 
         Raises:
             IdError: on a dtype that isn't an id's, or a negative id.
         """
-        rows, index, padding = self._rows(input)
+        counting = _counting_of(input, show, click)
+        if offsets is not None:
+            num = len(offsets) - int(self.include_last_offset)
+            of = partial(_bags_of, input, offsets[:num])
+            counting = counting._replace(instances=num, instance_of=of)
+        rows, index, padding = self._rows(input, counting)
         return bags_of_rows(
             rows,
             index.view(input.shape),
@@ -457,4 +605,5 @@ class EmbeddingBag(SparseModule):
             mode=self.mode,
             include_last_offset=self.include_last_offset,
             negative_ids=self.negative_ids,
+            hidden=self._hidden,
         )

@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from paramfleet.config.accessor import AccessorOptionError
 from paramfleet.nn.embedding import SparseModule
 from paramfleet.tables.sparse import table_of, tables_of
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.values.texts import shown
 
 if TYPE_CHECKING:
     from paramfleet.tables.sparse import SparseTable
@@ -71,6 +73,7 @@ def share_tables(model: torch.nn.Module) -> None:
 
     Raises:
         TableConflictError: if two modules give one table different widths.
+        AccessorOptionError: if they give it different accessors.
     """
     tables: dict[str, SparseTable] = {}
     for path, module in model.named_modules():
@@ -82,6 +85,12 @@ def share_tables(model: torch.nn.Module) -> None:
         if first.dim != module.table.dim:
             name = module.table.name
             raise TableConflictError(table=name, have=first.dim, got=module.table.dim)
+        if first.accessor != module.table.accessor:
+            raise AccessorOptionError(
+                option="accessor",
+                value=shown(module.table.accessor),
+                rule=f"table {first.name!r} has another one by another module",
+            )
         module.share(first)
 
 

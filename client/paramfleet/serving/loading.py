@@ -168,6 +168,6 @@ def _check_widths(
             there = ", ".join(sorted(manifest.tables)) or "none"
             rule = f"module {path!r} wants table {name!r}, and the export has: {there}"
             raise ExportMismatchError(path=str(folder), rule=rule)
-        if table.dim != module.embedding_dim:
-            rule = f"rows of table {name!r} are {table.dim} wide, not {module.embedding_dim}"
+        if table.dim != module.row_width:
+            rule = f"rows of table {name!r} are {table.dim} wide, not {module.row_width}"
             raise ExportMismatchError(path=str(folder), rule=rule)

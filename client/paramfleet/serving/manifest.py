@@ -36,6 +36,9 @@ FORMAT, _VERSION = "paramfleet-export", 1
 _MAX_NUMBER = 3.4028234663852886e38
 """Of float32."""
 
+_FIRST_ZEROS = InitializerSpec(kind="zeros")
+"""Of ids that nobody has pushed, where a row is made at the first push."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExportedFile:
@@ -94,7 +97,7 @@ class ExportedTable:
             dim=spec.dim,
             rows=rows,
             seed=spec.seed,
-            initializer=spec.initializer,
+            initializer=_FIRST_ZEROS if spec.creates_at_push else spec.initializer,
             storage=spec.storage,
             unknown=unknown,
             file=file,

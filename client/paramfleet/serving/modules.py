@@ -25,7 +25,10 @@ __all__ = ["Servable", "ServedEmbedding", "ServedEmbeddingBag", "demand_own_forw
 class Servable(Protocol):
     """A module of a model that looks up a sparse table."""
 
-    embedding_dim: int
+    @property
+    def row_width(self) -> int:
+        """Return how many columns the table has, those included that the module hides."""
+        ...
 
     def table_at(self, path: str) -> str:
         """Return the table's name, if the module stands at ``path`` in the model."""
@@ -52,13 +55,19 @@ class _Served(torch.nn.Module):
     """Ids to rows, with padding."""
 
     def __init__(
-        self, rows: Rows, padding_idx: int | None, *, negative_ids: bool = False
+        self,
+        rows: Rows,
+        padding_idx: int | None,
+        *,
+        negative_ids: bool = False,
+        hidden: int = 0,
     ) -> None:
         super().__init__()
+        self._hidden = hidden
         self.rows = rows
         self.padding_idx = padding_idx
         self.negative_ids = negative_ids
-        self.embedding_dim = rows.dim
+        self.embedding_dim = rows.dim - hidden
 
     def _checked(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return ids int64 [q], and which of them are padding, bool [q].
@@ -83,6 +92,8 @@ class _Served(torch.nn.Module):
     def _rows_of(self, ids_q: torch.Tensor, padding: torch.Tensor | None) -> torch.Tensor:
         """Return rows float [q, D]; those of padding are zeros."""
         rows: torch.Tensor = self.rows(ids_q)
+        if self._hidden:
+            rows = rows[:, self._hidden :]
         if padding is None:
             return rows
         return rows.masked_fill(padding.to(rows.device).unsqueeze(1), 0.0)
@@ -95,6 +106,7 @@ class ServedEmbedding(_Served):
         rows: The table.
         padding_idx: The id that reads as zeros; None for none.
         negative_ids: Whether negative ids are taken, too.
+        hidden: Columns of a row that aren't shown, the first ones.
     """
 
     def forward(
@@ -131,6 +143,7 @@ class ServedEmbeddingBag(_Served):
         mode: ``sum``, ``mean`` or ``max`` over a bag.
         include_last_offset: The last of ``offsets`` is the number of ids.
         negative_ids: Whether negative ids are taken, too.
+        hidden: Columns of a row that aren't shown, the first ones.
     """
 
     def __init__(
@@ -141,8 +154,9 @@ class ServedEmbeddingBag(_Served):
         mode: str,
         include_last_offset: bool,
         negative_ids: bool = False,
+        hidden: int = 0,
     ) -> None:
-        super().__init__(rows, padding_idx, negative_ids=negative_ids)
+        super().__init__(rows, padding_idx, negative_ids=negative_ids, hidden=hidden)
         self.mode = mode
         self.include_last_offset = include_last_offset
 

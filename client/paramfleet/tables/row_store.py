@@ -70,7 +70,9 @@ class RowStore:
     @classmethod
     def of(cls, table: "SparseTable") -> "RowStore":
         """Make an empty store for a table."""
-        return cls(spec_of(table, rule=OptimizerSpec(rule="sum")))
+        accessor = table.accessor
+        rule = OptimizerSpec(rule="sum") if accessor is None else accessor.rule
+        return cls(spec_of(table, rule=rule))
 
     @property
     def num_rows(self) -> int:
@@ -81,6 +83,11 @@ class RowStore:
     def num_slots(self) -> int:
         """Return how many slots were used ever; no row's is as high."""
         return self._index.num_slots
+
+    @property
+    def layout(self) -> RowLayout:
+        """Return the columns of a row; stale once a column is added."""
+        return self._layout
 
     @property
     def pitch(self) -> int:
@@ -187,6 +194,7 @@ class RowStore:
     ) -> NDArray[np.float32]:
         """Return rows as ``RowSource`` promises."""
         del table, offsets  # a store holds one, in one shard
+        create = create and not self.spec.creates_at_push
         slots = self.slots(ids_U) if create else self.held(ids_U)
         if create:
             self._looked_up = (ids_U, slots)  # the step that follows asks for them again

@@ -17,6 +17,7 @@ import torch
 from typing_extensions import override
 
 from paramfleet.tables.combined import part_of, parts_of
+from paramfleet.tables.sparse import SparseTable
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.tables.rules.catalog import RULES
 from paramfleet_shared.tables.rules.record import Pace, Rule, TorchForm
@@ -36,6 +37,7 @@ __all__ = [
     "pace_of",
     "refused_here",
     "remedy_for",
+    "rule_of_rows",
     "server_rule",
 ]
 
@@ -206,6 +208,23 @@ def server_rule(
             return OptimizerSpec(rule=rule.name, **constants)
     remedy = f"use {_offered()}{_OR_GEO}"
     raise OptimizerNotServedError(optimizer=name, option="", remedy=remedy)
+
+
+def rule_of_rows(
+    optimizer: torch.optim.Optimizer, group: dict[str, Any], table: SparseTable
+) -> OptimizerSpec:
+    """Return the rule of a table's rows: its accessor's, else that of its parameter group.
+
+    Raises:
+        OptimizerNotServedError: as ``server_rule``.
+    """
+    if table.accessor is not None:
+        if group.get("maximize"):
+            name = type(part_of(optimizer, group)).__name__
+            remedy = f"leave it out: table {table.name!r} has an accessor"
+            raise OptimizerNotServedError(optimizer=name, option="maximize", remedy=remedy)
+        return table.accessor.rule
+    return server_rule(optimizer, group, sparse=True)
 
 
 def is_served(optimizer: torch.optim.Optimizer, group: dict[str, Any], *, sparse: bool) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from paramfleet.config.accessor import CtrAccessor
 from paramfleet.tables.devices import to_device, to_host
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.tables.partition import Partitioned, partition
@@ -25,6 +26,7 @@ from paramfleet_shared.tables.spec import InitializerSpec, Rounding, Storage
 __all__ = [
     "KeptAs",
     "RowSource",
+    "RowUse",
     "SparseTable",
     "TableInUseError",
     "merge_pending",
@@ -106,6 +108,17 @@ class KeptAs(NamedTuple):
 
     storage: Storage = "float32"
     rounding: Rounding = "stochastic"
+    accessor: CtrAccessor | None = None
+    """How rows count their use; None where they don't."""
+
+
+class RowUse(NamedTuple):
+    """How a forward uses the rows of a table that has an accessor."""
+
+    instances: int
+    """Instances of the batch, at least 1."""
+    counts: NDArray[np.float32] | None
+    """What is counted for each row, [U, counts]; None if it comes with the gradients."""
 
 
 class SparseTable:
@@ -117,7 +130,8 @@ class SparseTable:
         initializer: First value of a row.
         seed: Seeds the initializer; a row's first value depends on seed, name and id alone.
         make_source: Makes where the rows come from until ``fleet.init_worker`` binds another.
-        kept_as: How the pservers keep the values.
+        kept_as: How the pservers keep the values. Of rows with an accessor the first columns
+            are counts, which come apart from the gradients: nothing clips or scales them.
     """
 
     def __init__(
@@ -131,17 +145,23 @@ class SparseTable:
         kept_as: KeptAs = KeptAs(),  # noqa: B008 - a tuple
     ) -> None:
         self.name = name
+        self.accessor = kept_as.accessor
+        self.num_counts = 0 if self.accessor is None else self.accessor.num_counts
         self.dim = dim
         self.initializer = initializer
         self.seed = seed
         self.kept_as = kept_as
-        self.weight = torch.nn.Parameter(torch.empty(0, dim))
+        self.weight = torch.nn.Parameter(torch.empty(0, dim - self.num_counts))
         """Placeholder, float32 [U, D] while a step's gradients are pending."""
         self.weight._fleet_table = self  # type: ignore[attr-defined]  # noqa: SLF001 - how an optimizer's parameter is known again
         self.is_stepped = True
         """Whether a step has taken the gradients that are pending, if any are."""
         self._make_source = make_source
         self._source: RowSource | None = None
+        self._counts: NDArray[np.float32] | None = None
+        """What is pushed for the columns that are counts, [U, counts]."""
+        self._instances = 1.0
+        """What gradients are multiplied by where they are to be sums over instances."""
         self._ids_U: NDArray[np.int64] = np.empty(0, np.int64)
         self._offsets: NDArray[np.int64] = np.zeros(2, np.int64)
 
@@ -184,9 +204,16 @@ class SparseTable:
         return training and torch.is_grad_enabled() and self.weight.requires_grad
 
     def rows(
-        self, ids_U: NDArray[np.int64], offsets: NDArray[np.int64], *, training: bool
+        self,
+        ids_U: NDArray[np.int64],
+        offsets: NDArray[np.int64],
+        *,
+        training: bool,
+        use: RowUse | None = None,
     ) -> torch.Tensor:
         """Return the rows of unique ids as a tensor of the weight's type, [U, D].
+
+        Of a table with an accessor, without the columns that the model doesn't see.
 
         Where they learn it is a leaf whose gradient, once complete, is added to
         this step's pending gradients.
@@ -195,15 +222,18 @@ class SparseTable:
             ids_U: int64 [U], sorted by the shards of ``source``.
             offsets: int64 [S + 1], the shards' bounds in ``ids_U``.
             training: Whether the module is.
+            use: Of a table with an accessor.
         """
         learns = self.learns(training=training)
         found = self.source.lookup(self, ids_U, offsets, create=learns)
         values = found if isinstance(found, torch.Tensor) else torch.from_numpy(found)
+        if self.accessor is not None and self.accessor.num_hidden:
+            values = values[:, self.accessor.num_hidden :].contiguous()
         rows_UD = to_device(values, self.weight.device, dtype=self.weight.dtype)
         if learns:
             rows_UD.requires_grad_()
             rows_UD.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]  # torch leaves it untyped
-                lambda leaf: self._collect(ids_U, offsets, leaf)
+                lambda leaf: self._collect(ids_U, offsets, leaf, use)
             )
         return rows_UD
 
@@ -217,34 +247,84 @@ class SparseTable:
         """Return this step's gradients; None without any."""
         if self.weight.grad is None or not len(self._ids_U):
             return None
-        held = RowBatch(self._ids_U, _host_rows(self.weight.grad), self._offsets)
+        held = RowBatch(self._ids_U, self._pushed(self.weight.grad), self._offsets)
         if len(held.offsets) - 1 == self.source.num_shards:
             return held
         ids, inverse, offsets = self.partition(held.ids)
         return RowBatch(ids, merge_by_inverse(held.values, inverse, len(ids)), offsets)
 
+    def num_miscounted(self) -> int:
+        """Return how many rows of this step have no show, or fewer than 0 clicks."""
+        if self.weight.grad is None or self._counts is None:
+            return 0
+        return int(((self._counts[:, 0] <= 0) | (self._counts[:, 1] < 0)).sum())
+
+    def _pushed(self, grads: torch.Tensor) -> NDArray[np.float32]:
+        """Return what is pushed for each row, [U, D]: counts, if any, and gradients."""
+        rows = _host_rows(grads)
+        if self._counts is None:
+            return rows
+        return np.concatenate([self._counts, rows * np.float32(self._instances)], axis=1)
+
     def _collect(
-        self, ids_U: NDArray[np.int64], offsets: NDArray[np.int64], leaf: torch.Tensor
+        self,
+        ids_U: NDArray[np.int64],
+        offsets: NDArray[np.int64],
+        leaf: torch.Tensor,
+        use: RowUse | None,
     ) -> None:
         """Add the gradients of one forward pass to the step's."""
         grads, leaf.grad = leaf.grad, None
         assert grads is not None, "the hook runs after accumulation"
-        if self.weight.grad is None:
-            self._hold(ids_U, offsets, leaf.detach(), grads)
+        is_first, rows = self.weight.grad is None, leaf.detach()
+        counts: NDArray[np.float32] | None = None
+        if use is not None:
+            rows, grads, counts = self._parted(rows, grads, use)
+            grads = self._as_of_the_step(grads, use.instances, is_first=is_first)
+        if is_first:
+            self._counts = counts
+            self._hold(ids_U, offsets, rows, grads)
             return
         num_shards, ids = len(offsets) - 1, np.concatenate([self._ids_U, ids_U])
         union, inverse, bounds = partition(ids, num_shards, by_id=self.source.by_id)
         index = to_device(torch.from_numpy(inverse), grads.device)
+        assert self.weight.grad is not None, "it isn't the first"
         both = torch.cat([self.weight.grad, grads])
+        shape = (len(union), grads.shape[1])
         if both.device.type == "cpu" and both.dtype == torch.float32:
             total = torch.from_numpy(merge_by_inverse(both.numpy(), inverse, len(union)))
         else:
-            total = both.new_zeros((len(union), self.dim)).index_add_(0, index, both)
-        rows = leaf.detach().new_empty((len(union), self.dim))
+            total = both.new_zeros(shape).index_add_(0, index, both)
+        if counts is not None and self._counts is not None:
+            all_counts = np.concatenate([self._counts, counts])
+            self._counts = merge_by_inverse(all_counts, inverse, len(union))
+        merged = rows.new_empty(shape)
         held = len(self._ids_U)
-        rows[index[:held]] = self.weight.data
-        rows[index[held:]] = leaf.detach()
-        self._hold(union, bounds, rows, total)
+        merged[index[:held]] = self.weight.data
+        merged[index[held:]] = rows
+        self._hold(union, bounds, merged, total)
+
+    def _parted(
+        self, rows: torch.Tensor, grads: torch.Tensor, use: RowUse
+    ) -> tuple[torch.Tensor, torch.Tensor, NDArray[np.float32]]:
+        """Return rows and gradients without counts, [U, D - counts], and what is counted."""
+        if use.counts is not None:
+            return rows, grads, use.counts
+        num = self.num_counts
+        counts = _host_rows(grads[:, :num].contiguous())
+        return rows[:, num:].contiguous(), grads[:, num:].contiguous(), counts
+
+    def _as_of_the_step(
+        self, grads: torch.Tensor, instances: int, *, is_first: bool
+    ) -> torch.Tensor:
+        """Return gradients as those of a batch as large as the step's first one."""
+        assert self.accessor is not None, "only its rows are used so"
+        if not self.accessor.sums_gradients:
+            return grads
+        if is_first:
+            self._instances = float(instances)
+            return grads
+        return grads if instances == self._instances else grads * (instances / self._instances)
 
     def _hold(
         self,

@@ -10,6 +10,7 @@ __all__ = [
     "LearningRateRefusedError",
     "NonFiniteGradientError",
     "NonFiniteValuesError",
+    "ShowCountError",
 ]
 
 
@@ -52,6 +53,22 @@ class NonFiniteValuesError(ContractError):
     sentence = (
         "worker {rank}: {count} of the first values of table {table!r} are NaN or "
         "infinite; nothing was changed: look at how the model is initialized"
+    )
+
+
+class ShowCountError(ContractError):
+    """Rows are pushed with counts that no use of them makes; nothing was applied."""
+
+    code = "contract.show_count"
+    table: str
+    rank: int
+    step: int
+    count: int
+    sentence = (
+        "worker {rank}, step {step}: {count} of the rows pushed to table {table!r} have no "
+        "show, or fewer than 0 clicks; nothing was applied: give show and click with the ids, "
+        "or, with cvm=True, let every lookup of the table go through "
+        "fleet.nn.continuous_value_model"
     )
 
 

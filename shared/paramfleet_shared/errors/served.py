@@ -43,6 +43,7 @@ from paramfleet_shared.errors.numbers import (
     LearningRateRefusedError,
     NonFiniteGradientError,
     NonFiniteValuesError,
+    ShowCountError,
 )
 from paramfleet_shared.errors.passes import (
     ForeignWriteError,
@@ -111,6 +112,7 @@ __all__ = [
     "PushRepeatedError",
     "ReplayError",
     "SequenceTooEarlyError",
+    "ShowCountError",
     "SnapshotDamagedError",
     "SnapshotOfOtherJobError",
     "SnapshotPlaceError",

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_shared.tables.kernels.basics.compiled import as_input
-from paramfleet_shared.tables.kernels.rules import step_of, step_range
+from paramfleet_shared.tables.kernels.stepping.rules import step_of, step_range
 from paramfleet_shared.tables.rowstore import check_array, initial_rows
 from paramfleet_shared.tables.spec import TableSpec
 

@@ -17,8 +17,19 @@ from paramfleet_shared.tables.kernels.firsts import firsts_of
 from paramfleet_shared.tables.kernels.index import DONE
 from paramfleet_shared.tables.kernels.reads import Table, fill_new_rows, pull_rows
 from paramfleet_shared.tables.kernels.rows import Layout, gather, scatter
-from paramfleet_shared.tables.kernels.rules import Step, step_of
-from paramfleet_shared.tables.kernels.steps import Chains, chain, step_chains, step_rows
+from paramfleet_shared.tables.kernels.stepping.ctr import (
+    CtrLayout,
+    CtrTable,
+    ctr_step_of,
+    step_ctr_rows,
+)
+from paramfleet_shared.tables.kernels.stepping.rules import Step, step_of
+from paramfleet_shared.tables.kernels.stepping.steps import (
+    Chains,
+    chain,
+    step_chains,
+    step_rows,
+)
 from paramfleet_shared.tables.memory.changes import (
     LAST_GENERATION,
     NO_MARKS,
@@ -33,6 +44,9 @@ from paramfleet_shared.tables.memory.image import (
 )
 from paramfleet_shared.tables.memory.prefault import Lookahead
 from paramfleet_shared.tables.memory.reservation import default_max_rows, reserve
+from paramfleet_shared.tables.partition import partition
+from paramfleet_shared.tables.routing import merge_by_inverse
+from paramfleet_shared.tables.rows.ctr import ctr_layout_of
 from paramfleet_shared.tables.rows.layout import VALUE, RowLayout
 from paramfleet_shared.tables.rowstore import Mark, SlotIndex, as_floats, check_array
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
@@ -109,6 +123,10 @@ class SparseShard:
             np.empty(spec.dim, values.dtype),
             np.empty(spec.dim, np.float32),
         )
+        self._ctr = (
+            ctr_layout_of(spec.optimizer, self.layout) if spec.optimizer.num_counts else None
+        )
+        """Of rows with an accessor."""
         self._lookahead = Lookahead(floats)
         self._num_pushes = 0
         self._images: list[ShardImage] = []
@@ -167,7 +185,8 @@ class SparseShard:
             ids: int64 [n]; an id may occur many times.
             out: float32 [n, D], contiguous, or uint16, the bits of bfloat16 rounded to
                 nearest; filled.
-            create: Whether unknown ids get rows; either way their first value is given.
+            create: Whether unknown ids get rows, where a pull makes any; either way their
+                first value is given.
 
         Raises:
             RowShapeError: if an array has the wrong shape or type.
@@ -175,6 +194,7 @@ class SparseShard:
         """
         shape = (len(ids), self._dim)
         check_array(out, _type_of(out), shape, table=self.spec.name, in_place=True)
+        create = create and not self.spec.creates_at_push
         keys = self._keys(ids, create=create)
         before = self._index.mark()
         outcome = pull_rows(self._rows, keys, out.reshape(-1), create)
@@ -234,6 +254,9 @@ class SparseShard:
         """
         kind = _type_of(grads) if unique else np.float32
         check_array(grads, kind, (len(ids), self._dim), table=self.spec.name)
+        if self._ctr is not None:
+            self._push_ctr(self._ctr, ids, grads, lr=lr, unique=unique)
+            return
         numbers = _LATEST.step_of(self.spec.optimizer, lr, step)
         salt = self._next_salt()
         if salt:
@@ -256,6 +279,30 @@ class SparseShard:
         chains = Chains(places, *self._chains[1:])
         counts = chain(chains, slots)
         step_chains(numbers, self._rows, chains, counts, keys, flat_grads)
+        self._note_changed(slots)
+
+    def _push_ctr(
+        self,
+        layout: CtrLayout,
+        ids: NDArray[np.int64],
+        grads: NDArray[Any],
+        *,
+        lr: float,
+        unique: bool,
+    ) -> None:
+        """As ``push``, of rows with an accessor: of an id that comes twice the sum steps it."""
+        numbers = as_floats(grads) if grads.dtype == np.uint16 else grads
+        if not unique:
+            ids, inverse, _ = partition(ids, 1)
+            numbers = merge_by_inverse(numbers, inverse, len(ids))
+        self._put_aside(ids)
+        self._num_pushes += 1
+        slots = self._find(ids)
+        step = ctr_step_of(self.spec.optimizer, lr=lr)
+        keys = as_input(ids, np.int64).view(np.uint64)
+        flat = as_input(numbers, np.float32).reshape(-1)
+        rows = CtrTable(self._rows.firsts, self._rows.floats, layout)
+        step_ctr_rows(step, rows, slots, keys, flat)
         self._note_changed(slots)
 
     def create(self, ids: NDArray[np.int64]) -> None:

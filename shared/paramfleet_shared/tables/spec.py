@@ -10,7 +10,7 @@ from typing_extensions import override
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.tables.rules.catalog import RULES
 from paramfleet_shared.tables.rules.first_wire import LARGEST
-from paramfleet_shared.tables.rules.record import Broken, Rule
+from paramfleet_shared.tables.rules.record import Broken, Column, Rule
 from paramfleet_shared.values.texts import NAME_RULE, is_name, shown
 
 __all__ = [
@@ -173,10 +173,10 @@ class OptimizerSpec:
     """
 
     rule: str
-    _settings: tuple[tuple[str, float | bool], ...]
+    _settings: tuple[tuple[str, float | bool | str], ...]
     """All constants, in the order of the rule's record."""
 
-    def __init__(self, *, rule: str = "sgd", **constants: float | bool) -> None:
+    def __init__(self, *, rule: str = "sgd", **constants: float | bool | str) -> None:
         known = tuple(RULES)
         _demand(
             true=rule in known,
@@ -207,14 +207,25 @@ class OptimizerSpec:
         return RULES[self.rule]
 
     @property
-    def constants(self) -> dict[str, float | bool]:
+    def constants(self) -> dict[str, Any]:
         """Return all constants by name."""
         return dict(self._settings)
 
     @property
+    def columns(self) -> tuple[Column, ...]:
+        """Return the columns of state that it keeps beside the values."""
+        return self.record.columns_of(self.constants)
+
+    @property
     def num_state_columns(self) -> int:
         """Return how many columns of state there are."""
-        return len(self.record.columns)
+        return len(self.columns)
+
+    @property
+    def num_counts(self) -> int:
+        """Return how many of a row's first values are counts, which no rate scales."""
+        statistics = self.record.statistics
+        return 0 if statistics is None else statistics.num_counts
 
     @property
     def initial_state(self) -> float:
@@ -233,6 +244,10 @@ def _demand_constants(record: Rule, settings: Mapping[str, Any]) -> None:
             _demand(
                 true=type(value) is bool, field=field, value=value, rule="must be a boolean"
             )
+            continue
+        if each.choices:
+            rule = f"must be one of {', '.join(each.choices)}"
+            _demand(true=value in each.choices, field=field, value=value, rule=rule)
             continue
         _demand_number(field, value, each.least, each.most)
         _demand(
@@ -313,6 +328,7 @@ class TableSpec:
             rule=f"must be in 1..{MAX_NUM_SHARDS}",
         )
         self._demand_storage()
+        self._demand_statistics()
         if sparse:
             constants = self.optimizer.constants
             _demand_whole(self.optimizer.record.lazy_check(constants), constants)
@@ -331,6 +347,34 @@ class TableSpec:
             value=self.storage,
             rule="is float32 in a dense table",
         )
+
+    @property
+    def num_unscaled(self) -> int:
+        """Return how many of the first numbers pushed for a row no share of a worker scales."""
+        optimizer = self.optimizer
+        statistics = optimizer.record.statistics
+        return 0 if statistics is None else statistics.unscaled(optimizer.constants, self.dim)
+
+    @property
+    def creates_at_push(self) -> bool:
+        """Return whether a row is made when its id is first pushed, not at its first pull."""
+        return self.optimizer.record.statistics is not None
+
+    def _demand_statistics(self) -> None:
+        counts = self.optimizer.num_counts
+        if not counts:
+            return
+        rule = f"is of sparse tables: {self.optimizer.rule!r} counts how rows are used"
+        _demand(
+            true=self.kind == "sparse",
+            field="optimizer.rule",
+            value=self.optimizer.rule,
+            rule=rule,
+        )
+        rule = f"must be more than {counts}: a row begins with as many counts"
+        _demand(true=self.dim > counts, field="dim", value=self.dim, rule=rule)
+        rule = "must be float32 where rows count how they are used: 16 bits count to 256"
+        _demand(true=self.storage == "float32", field="storage", value=self.storage, rule=rule)
 
     def to_wire(self) -> dict[str, Any]:
         """Return plain values that ``from_wire`` takes."""

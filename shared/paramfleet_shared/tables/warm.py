@@ -21,7 +21,7 @@ from paramfleet_shared.tables.kernels.replica import (
     step_slots,
     take_deltas,
 )
-from paramfleet_shared.tables.kernels.rules import step_of
+from paramfleet_shared.tables.kernels.stepping.rules import step_of
 from paramfleet_shared.tables.kernels.waiting import append_waiting, forget_reported
 from paramfleet_shared.tables.partition import are_in_shards, partition
 from paramfleet_shared.tables.routing import all_finite, merge_by_inverse, route

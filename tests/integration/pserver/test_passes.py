@@ -109,7 +109,7 @@ class Trainer:
         found: dict[str, Read] = {}
         for table, ids in wanted.items():
             spec, num = self.worker.specs[table], 0 if ids is None else len(ids)
-            width = len(spec.optimizer.record.columns)
+            width = len(spec.optimizer.columns)
             shapes: Any = [(num, spec.dim), (num, spec.dim * width)]
             if ids is None:
                 shapes = [(spec.size,), (width, spec.size)]

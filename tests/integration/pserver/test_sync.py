@@ -106,7 +106,8 @@ class OneProcess:
         correction = np.sqrt(1 - beta2**self.steps)
         if moved.all():  # dense: torch.optim.Adam; lazy: torch.optim.SparseAdam
             dense: np.ndarray = mean / (np.sqrt(square) / correction + eps)
-            return dense / (1 - beta1**self.steps)
+            whole: np.ndarray = dense / (1 - beta1**self.steps)
+            return whole
         rate = correction / (1 - beta1**self.steps)
         lazy: np.ndarray = rate * mean[moved] / (np.sqrt(square[moved]) + eps)
         return lazy

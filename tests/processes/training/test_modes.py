@@ -52,6 +52,36 @@ def test_several_optimizers_equal_those_of_one_process(
         assert far(result, alone, "rows") <= 1e-5
 
 
+@pytest.mark.parametrize(("workers", "servers"), [(1, 2), (3, 1), (2, 2)])
+@pytest.mark.parametrize(
+    ("rule", "cvm"), [("SparseAdaGradSGDRule", True), ("SparseSharedAdamSGDRule", False)]
+)
+def test_sync_with_accessors_equals_one_process(
+    jobs: Any, rule: str, cvm: bool, workers: int, servers: int
+) -> None:
+    args = ["--mode", "sync", "--accessor", rule, *["--cvm"] * cvm]
+    alone = jobs.local_once(SCRIPT, *args)
+
+    results = jobs.run(SCRIPT, *args, workers=workers, servers=servers).results
+
+    assert len(set(alone["losses"])) > 10
+    for result in results:
+        assert far(result, alone, "losses") <= 1e-6
+        assert far(result, alone, "dense") <= 1e-5
+        assert far(result, alone, "rows") <= 1e-5
+
+
+def test_async_with_accessors_counts_every_show(jobs: Any) -> None:
+    args = ["--accessor", "SparseAdaGradSGDRule", "--cvm", "--steps", "40"]
+    alone = jobs.local_once(SCRIPT, "--mode", "sync", *args)
+
+    for result in jobs.run(SCRIPT, "--mode", "async", *args, workers=2).results:
+        rows = [np.reshape(each["rows"], (200, 9)) for each in (result, alone)]
+        counts, expected = (each[:, [0, 1, 6, 7]] for each in rows)  # of both tables
+        assert counts.any()
+        np.testing.assert_array_equal(counts, expected)
+
+
 def test_each_worker_logs_which_mode_it_trains_in_and_why(jobs: Any) -> None:
     ended = jobs.run(SCRIPT, "--mode", "async", "--steps", "2", workers=2, servers=1)
 

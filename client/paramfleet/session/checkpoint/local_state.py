@@ -27,7 +27,8 @@ from paramfleet.session.checkpoint.dense_places import (
 from paramfleet.tables.dense import DenseBlock
 from paramfleet.tables.dense_state import steps_of
 from paramfleet.tables.row_store import spec_of
-from paramfleet.tables.rules import OptimizerNotServedError, server_rule
+from paramfleet.tables.rules import OptimizerNotServedError, rule_of_rows, server_rule
+from paramfleet.tables.sparse import SparseTable
 from paramfleet.training.modes.base import ModelTables
 from paramfleet.training.modes.rowstep import RowStepper, forget_states
 from paramfleet_shared.checkpoint.layers import LayerFile, read_layers
@@ -86,7 +87,7 @@ def export_tables(
     saved = []
     for stepper, spec in zip(steppers, sparse, strict=True):
         store = stepper.store
-        ids, columns = store.live_ids().copy(), spec.optimizer.record.columns
+        ids, columns = store.live_ids().copy(), spec.optimizer.columns
         slots = store.held(ids)
         states = [store.column(column.name)[slots] for column in columns]
         empty = np.empty((len(ids), 0), np.float32)
@@ -99,7 +100,7 @@ def export_tables(
     for (block, _), spec in zip(tables.dense, dense, strict=True):
         states_SP = [
             _flat_state(optimizer, block, column.name, spec)
-            for column in spec.optimizer.record.columns
+            for column in spec.optimizer.columns
         ]
         stacked = np.stack(states_SP) if states_SP else np.empty((0, block.size), np.float32)
         version = steps_of(optimizer, block, otherwise=steps)
@@ -233,7 +234,7 @@ def _install_dense(
         state = optimizer.state[parameter]
         if rule.record.counts_steps:
             state["step"] = torch.tensor(float(steps))
-        for index, column in enumerate(rule.record.columns):
+        for index, column in enumerate(rule.columns):
             piece = torch.from_numpy(found.part.states[index, where].copy())
             state[column.name] = piece.view(parameter.shape).to(parameter)
 
@@ -335,19 +336,18 @@ def _specs_of(
 ) -> tuple[list[TableSpec], list[TableSpec]]:
     """Return how the sparse tables and the dense ones are kept, in their order."""
     sparse = [
-        spec_of(table, rule=_rule(optimizer, group, sparse=True))
-        for table, group in tables.sparse
+        spec_of(table, rule=_rule(optimizer, group, table)) for table, group in tables.sparse
     ]
-    return sparse, [
-        block.spec(_rule(optimizer, group, sparse=False)) for block, group in tables.dense
-    ]
+    return sparse, [block.spec(_rule(optimizer, group, None)) for block, group in tables.dense]
 
 
 def _rule(
-    optimizer: torch.optim.Optimizer, group: dict[str, Any], *, sparse: bool
+    optimizer: torch.optim.Optimizer, group: dict[str, Any], table: SparseTable | None
 ) -> OptimizerSpec:
     try:
-        return server_rule(optimizer, group, sparse=sparse)
+        if table is not None:
+            return rule_of_rows(optimizer, group, table)
+        return server_rule(optimizer, group, sparse=False)
     except OptimizerNotServedError:
         return OptimizerSpec(rule="sum")
 

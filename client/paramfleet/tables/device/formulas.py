@@ -22,7 +22,7 @@ __all__ = ["step_rows_at", "step_values"]
 
 
 class _Step(NamedTuple):
-    """What a formula computes with, as ``kernels.rules.Step`` has it."""
+    """What a formula computes with, as ``kernels.stepping.rules.Step`` has it."""
 
     rate: torch.Tensor
     constants: tuple[torch.Tensor, ...]

@@ -22,7 +22,7 @@ from paramfleet.tables.device.pass_ids import PassIds
 from paramfleet.tables.devices import to_device, to_host
 from paramfleet_shared.tables.kernels.replica import step_slots
 from paramfleet_shared.tables.kernels.rows import gather
-from paramfleet_shared.tables.kernels.rules import step_of
+from paramfleet_shared.tables.kernels.stepping.rules import step_of
 from paramfleet_shared.tables.rows.layout import VALUE, ColumnSpec, RowLayout
 from paramfleet_shared.tables.rules.record import Moment
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
@@ -56,7 +56,7 @@ class DeviceTable:
         self._rows = torch.zeros((0, self.layout.pitch), device=device)
         self._is_stepped = torch.zeros(0, dtype=torch.bool, device=device)
         self._value = self.layout.spans[VALUE]
-        names = [column.name for column in spec.optimizer.record.columns]
+        names = [column.name for column in spec.optimizer.columns]
         self._states = [self.layout.spans[name] for name in names]
         self._has_kernels = kernels and device.type == "cpu"
         self._step = self._step_by_kernel if self._has_kernels else self._step_by_torch

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from paramfleet.config.accessor import AccessorOptionError
 from paramfleet.config.strategy import TrainingMode
 from paramfleet.tables.dense import DenseBlock
 from paramfleet.tables.sparse import SparseTable, table_of
@@ -29,6 +30,7 @@ __all__ = [
     "check_gradients",
     "check_rates",
     "collect_tables",
+    "demand_no_accessor",
     "learning_rate",
 ]
 
@@ -255,14 +257,33 @@ def check_gradients(tables: ModelTables, *, step: int) -> None:
     Raises:
         LearningRateError: naming the first table whose rate isn't in its range.
         GradientError: naming the first table with a NaN, an infinity or a number too large.
+        AccessorOptionError: naming the first table with a row that has no show.
     """
     check_rates(tables, step=step)
     for table, _ in tables.sparse:
         gradient = table.weight.grad
         _check_finite([] if gradient is None else [gradient], table=table.name, step=step)
+        if wrong := table.num_miscounted():
+            raise AccessorOptionError(
+                option="show",
+                value=f"0 or less for {wrong} rows of table {table.name!r}",
+                rule="let every lookup of it go through fleet.nn.continuous_value_model",
+            )
     for block, _ in tables.dense:
         gradients = [p.grad for p in block.parameters if p.grad is not None]
         _check_finite(gradients, table=block.name, step=step)
+
+
+def demand_no_accessor(tables: ModelTables, *, mode: str) -> None:
+    """Pass if no table has an accessor, in a mode that can't train one.
+
+    Raises:
+        AccessorOptionError: naming the table.
+    """
+    for table, _ in tables.sparse:
+        if table.accessor is not None:
+            rule = f"table {table.name!r}: {mode} mode has no accessors; train in sync or async"
+            raise AccessorOptionError(option="accessor", value="CtrAccessor", rule=rule)
 
 
 def _check_finite(gradients: list[torch.Tensor], *, table: str, step: int) -> None:

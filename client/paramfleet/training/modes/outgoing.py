@@ -99,10 +99,7 @@ class Outgoing:
         self._pulling = threading.Lock()
         self._placement = placement
         self._specs = {spec.name: spec for spec in specs}
-        self._wires = {
-            spec.name: narrowest(wire, spec.dim) if spec.kind == "sparse" else wire
-            for spec in specs
-        }
+        self._wires = {spec.name: _wire_of(spec, wire) for spec in specs}
         self._parts = {
             spec.name: [
                 dense_slice(spec.size, placement, server)
@@ -328,3 +325,10 @@ class Outgoing:
         rule = self._specs[name].optimizer.record
         is_plain = rule.pace == "gradients" and not rule.columns
         return is_plain and name in self._rates
+
+
+def _wire_of(spec: TableSpec, wire: WireDtype) -> WireDtype:
+    """Return how a table's numbers travel where ``wire`` is the job's way: counts exactly."""
+    if spec.optimizer.num_counts:
+        return "float32"
+    return narrowest(wire, spec.dim) if spec.kind == "sparse" else wire

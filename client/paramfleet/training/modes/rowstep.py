@@ -28,13 +28,21 @@ from paramfleet.tables.rules import (
     OptimizerNotServedError,
     needs_kernels,
     refused_here,
-    server_rule,
+    rule_of_rows,
 )
 from paramfleet.tables.sparse import SparseTable
 from paramfleet.training.modes.base import learning_rate
+from paramfleet_shared.tables.kernels.basics.compiled import as_input
+from paramfleet_shared.tables.kernels.firsts import firsts_of
 from paramfleet_shared.tables.kernels.replica import step_slots
-from paramfleet_shared.tables.kernels.rules import step_of
+from paramfleet_shared.tables.kernels.stepping.ctr import (
+    CtrTable,
+    ctr_step_of,
+    step_ctr_rows,
+)
+from paramfleet_shared.tables.kernels.stepping.rules import step_of
 from paramfleet_shared.tables.rows.batch import RowBatch
+from paramfleet_shared.tables.rows.ctr import ctr_layout_of
 from paramfleet_shared.tables.rows.layout import RowLayout
 from paramfleet_shared.tables.rules.record import Moment
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
@@ -89,7 +97,7 @@ class RowStepper:
         self._counts_steps: Callable[[int], Any] | None = None
         self.device: DeviceSource | None = None
         """Has the rows of a pass over data while there is one; the store's aren't stepped."""
-        if not needs_kernels(optimizer):
+        if table.accessor is None and not needs_kernels(optimizer):
             first, self._counts_steps = _first_states(optimizer, group, table.dim)
             self._keep(first)
         self._current_rule()
@@ -100,7 +108,7 @@ class RowStepper:
         Raises:
             OptimizerNotServedError: if there is none.
         """
-        rule = self._current_rule() or server_rule(self._optimizer, self._group, sparse=True)
+        rule = self._current_rule() or rule_of_rows(self._optimizer, self._group, self.table)
         return spec_of(self.table, rule=rule)
 
     @property
@@ -186,7 +194,7 @@ class RowStepper:
         options = {k: v for k, v in self._group.items() if k not in {"params", "lr"}}
         if options != self._options:
             self._options = options
-            rule = _rule_of(self._optimizer, options)
+            rule = _rule_of(self._optimizer, options, self.table)
             if self._for_all and rule is not None and rule.rule == "adam":
                 self._decays_at_once = self._steps_at_once
                 rule = _decaying(rule, self._decays_at_once)
@@ -197,16 +205,32 @@ class RowStepper:
         return self._rule
 
     def _step(self, rule: OptimizerSpec, slots: NDArray[np.int64], pending: RowBatch) -> None:
+        if rule.num_counts:
+            self._step_counted(rule, slots, pending)
+            return
         store, dim = self.store, self.table.dim
         grads = -pending.values if self._group.get("maximize") else pending.values
         rate = learning_rate(self._group)
         first = self._num_steps == 0
         step = self._num_steps // self._decays_at_once + 1
         numbers = step_of(rule, sparse=True, lr=rate, step=step, first=first)
-        places = [store.place(column.name) for column in rule.record.columns]
+        places = [store.place(column.name) for column in rule.columns]
         state, second = [*places, 0, 0][:2]
         layout = (dim, store.pitch, state, second)
         step_slots(numbers, store.flat, grads.reshape(-1), slots, layout)
+
+    def _step_counted(
+        self, rule: OptimizerSpec, slots: NDArray[np.int64], pending: RowBatch
+    ) -> None:
+        """Step rows that have an accessor, and count what they were used for."""
+        store = self.store
+        step_ctr_rows(
+            ctr_step_of(rule, lr=learning_rate(self._group)),
+            CtrTable(firsts_of(store.spec), store.flat, ctr_layout_of(rule, store.layout)),
+            slots,
+            as_input(pending.ids, np.int64).view(np.uint64),
+            as_input(pending.values, np.float32).reshape(-1),
+        )
 
     def _step_on_device(self, device: DeviceSource) -> None:
         """Step the pending rows where they are, and hide their gradients.
@@ -287,12 +311,16 @@ def _decaying(rule: OptimizerSpec, num_steps: int) -> OptimizerSpec:
 
 
 def _rule_of(
-    optimizer: torch.optim.Optimizer, options: Mapping[str, Any]
+    optimizer: torch.optim.Optimizer, options: Mapping[str, Any], table: SparseTable
 ) -> OptimizerSpec | None:
-    known = {**options, "maximize": False}  # done by the gradient's sign
+    known = dict(options)
+    if table.accessor is None:
+        known["maximize"] = False  # done by the gradient's sign
     try:
-        return server_rule(optimizer, known, sparse=True)
+        return rule_of_rows(optimizer, known, table)
     except OptimizerNotServedError as error:
+        if table.accessor is not None:
+            raise
         if needs_kernels(optimizer):
             raise refused_here(error) from error
         return None

@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from paramfleet.config.strategy import TrainingMode
 from paramfleet.tables.row_store import spec_of
-from paramfleet.tables.rules import RuleChangedError, server_rule
+from paramfleet.tables.rules import RuleChangedError, rule_of_rows, server_rule
 from paramfleet.tables.sparse import SparseTable, nothing_pending
 from paramfleet.training.job import Job, agree_on_dense, declare, pull_dense, slowest_of
 from paramfleet.training.modes.ahead import Ahead, Expecting, Found, Wanted, When
@@ -78,7 +78,7 @@ class ServedMode(Mode):
         self._step = 0
         shards = job.placement.num_shards
         self._specs = [
-            spec_of(table, rule=server_rule(optimizer, group, sparse=True), num_shards=shards)
+            spec_of(table, rule=rule_of_rows(optimizer, group, table), num_shards=shards)
             for table, group in tables.sparse
         ] + [
             block.spec(server_rule(optimizer, group, sparse=False), num_shards=shards)
@@ -288,10 +288,12 @@ class ServedMode(Mode):
         options = [_options_of(group) for group in self._groups]
         if options == self._checked:  # most steps: what was looked at before
             return
-        groups = [(True, group) for _, group in self._tables.sparse]
-        groups += [(False, group) for _, group in self._tables.dense]
-        for spec, (sparse, group) in zip(self._specs, groups, strict=True):
-            rule = server_rule(self._optimizer, group, sparse=sparse)
+        optimizer = self._optimizer
+        rules = [rule_of_rows(optimizer, group, table) for table, group in self._tables.sparse]
+        rules += [
+            server_rule(optimizer, group, sparse=False) for _, group in self._tables.dense
+        ]
+        for spec, rule in zip(self._specs, rules, strict=True):
             if rule != spec.optimizer:
                 raise RuleChangedError(table=spec.name, have=str(spec.optimizer), got=str(rule))
         self._checked = options

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from paramfleet.config.accessor import AccessorOptionError
 from paramfleet.nn.embedding import Different, SparseModule
 from paramfleet.tables.device.pass_ids import IdSet, PassIds
 from paramfleet.tables.device.plan import BatchIds, PlannedPass, plan_passes
@@ -183,11 +184,13 @@ class DevicePasses:
 
         Raises:
             OptimizerNotServedError: if rows are stepped by no rule of the pservers.
+            AccessorOptionError: if a table has an accessor.
             DeviceBudgetError: if a batch doesn't fit into the budget.
             DeviceRoomError: if the device has less memory than a pass needs.
             IdError: if a batch has what can't be an id.
         """
         specs = self._backing.specs()
+        _demand_no_accessor(specs)
         with self._running(), ThreadPoolExecutor(1, "paramfleet-pass") as reader:
             prepared = [
                 [_Lookup(module, ids, module.different(ids)) for module, ids in lookups(batch)]
@@ -474,3 +477,15 @@ def _by_table(lookups: Iterable[_Lookup]) -> dict[str, list[NDArray[np.int64]]]:
 def _ids_of(lookups: Iterable[_Lookup]) -> BatchIds:
     """Return the ids of a batch by table."""
     return {name: np.concatenate(each) for name, each in _by_table(lookups).items()}
+
+
+def _demand_no_accessor(specs: Mapping[str, TableSpec]) -> None:
+    """Pass if no table has an accessor.
+
+    Raises:
+        AccessorOptionError: naming the first that has.
+    """
+    for name, spec in specs.items():
+        if spec.optimizer.num_counts:
+            rule = f"table {name!r}: rows on a device have no accessors; train without passes"
+            raise AccessorOptionError(option="accessor", value="CtrAccessor", rule=rule)

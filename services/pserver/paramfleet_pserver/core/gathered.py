@@ -51,7 +51,7 @@ def merged(
     """
     layout = RowLayout.of_states(rule, dim)
     whole = np.empty((num_rows, layout.pitch), np.float32)
-    for column in rule.record.columns:
+    for column in rule.columns:
         span = layout.spans[column.name]
         columns = [Held(counts, states[:, span]) for counts, states in workers]
         together = _sum_of if column.merge == "sum" else _mean_of

@@ -264,7 +264,7 @@ def pull_request(message: Message, store: TableStore) -> PullRequest:
             PullPart(
                 table=table,
                 rows=rows,
-                create=part.flag("create"),
+                create=part.flag("create") and not table.spec.creates_at_push,
                 where=where,
                 wire=wire,
                 keep=part.optional_integer("keep"),

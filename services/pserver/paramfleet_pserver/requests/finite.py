@@ -15,9 +15,17 @@ from paramfleet_shared.errors.served import (
     NonFiniteGradientError,
     NonFiniteValuesError,
     PassNumbersError,
+    ShowCountError,
 )
-from paramfleet_shared.tables.encoding import Encoded, WireDtype, is_finite, num_nonfinite
+from paramfleet_shared.tables.encoding import (
+    Encoded,
+    WireDtype,
+    decode_rows,
+    is_finite,
+    num_nonfinite,
+)
 from paramfleet_shared.tables.rows.states import check_rows
+from paramfleet_shared.tables.rules.ctr.accessor import NUM_COUNTS
 from paramfleet_shared.values.bounds import GRADIENT_LOG2, MAX_LEARNING_RATE
 
 __all__ = ["check_change", "check_pass", "check_values"]
@@ -33,6 +41,7 @@ async def check_change(request: PushRequest | ExchangeRequest) -> None:
         BadWeightError: if no mean can use the weight.
         LearningRateRefusedError: if a rate is negative or too large.
         NonFiniteGradientError: if a number is NaN, infinite or too large.
+        ShowCountError: if rows that count their use have no show, or fewer than 0 clicks.
     """
     rank, step = request.rank, request.step
     if isinstance(request, PushRequest):
@@ -56,6 +65,12 @@ async def check_change(request: PushRequest | ExchangeRequest) -> None:
                 count=num_nonfinite(numbers, wire, log2=log2),
                 limit=2.0**log2,
             )
+        if isinstance(request, PushRequest) and part.table.spec.optimizer.num_counts:
+            counts = decode_rows(numbers, wire)[:, :NUM_COUNTS]
+            wrong = int(((counts[:, 0] <= 0) | (counts[:, 1] < 0)).sum())
+            if wrong:
+                name = part.table.spec.name
+                raise ShowCountError(table=name, rank=rank, step=step, count=wrong)
 
 
 async def check_values(request: AssignRequest) -> None:

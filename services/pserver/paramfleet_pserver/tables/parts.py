@@ -171,15 +171,16 @@ def pull_rows(block: SparseShard, part: SparsePart, *, create: bool) -> None:
 
 def push_rows(block: SparseShard, parts: list[SparsePart], lr: float, step: int) -> None:
     """Let a block's rows step by one update that is made of parts, in this order."""
+    unscaled = block.spec.num_unscaled
     if len(parts) > 1:
         ids = np.concatenate([part.ids for part in parts])
-        rows = np.concatenate([_numbers(part) for part in parts])
+        rows = np.concatenate([_numbers(part, unscaled) for part in parts])
         block.push(ids, rows, lr=lr, step=step)
         return
     part = parts[0]
     as_sent = part.scale == 1.0 and part.weights is None
     direct = part.unique and as_sent and CODECS[part.wire].direct
-    rows = part.rows.rows if direct else _numbers(part)
+    rows = part.rows.rows if direct else _numbers(part, unscaled)
     block.push(part.ids, rows, lr=lr, step=step, unique=part.unique)
 
 
@@ -283,11 +284,25 @@ def _part_of(values: Encoded, piece: slice) -> Encoded:
     return Encoded(values.rows[piece], values.scales[first:stop])
 
 
-def _numbers(part: SparsePart | DensePart) -> NDArray[np.float32]:
-    """Return a part's numbers as float32, scaled and weighed."""
+def _numbers(part: SparsePart | DensePart, unscaled: int = 0) -> NDArray[np.float32]:
+    """Return a part's numbers as float32, scaled and weighed.
+
+    Args:
+        part: It.
+        unscaled: How many of a row's first numbers stay as they are.
+    """
     values = decode_rows(part.numbers, part.wire)
+    weights = part.weights if isinstance(part, SparsePart) else None
+    if part.scale == 1.0 and weights is None:
+        return values
+    if unscaled:
+        values = values.copy()
+    scaled = values[:, unscaled:] if unscaled else values
     if part.scale != 1.0:
-        values = values * np.float32(part.scale)
-    if isinstance(part, SparsePart) and part.weights is not None:
-        values = values * part.weights[:, np.newaxis]
+        scaled = scaled * np.float32(part.scale)
+    if weights is not None:
+        scaled = scaled * weights[:, np.newaxis]
+    if not unscaled:
+        return scaled
+    values[:, unscaled:] = scaled
     return values

@@ -16,10 +16,11 @@ from paramfleet_shared.tables.kernels.basics.hashing import counter_bits, mix
 from paramfleet_shared.tables.kernels.basics.lanes import store_float
 from paramfleet_shared.tables.spec import TableSpec, stream_of
 
-__all__ = ["Firsts", "fill_firsts", "firsts_of"]
+__all__ = ["Firsts", "fill_columns", "fill_firsts", "firsts_of"]
 
 CONSTANT, UNIFORM, NORMAL = range(3)
 
+_NOTHING = np.float32(0.0)
 _TO_24 = np.uint64(40)
 _TO_52 = np.uint64(12)
 
@@ -34,11 +35,13 @@ class Firsts(NamedTuple):
     """The width of the range, or the standard deviation."""
     seed: np.uint64
     """Of this table."""
+    drawn: tuple[int, int]
+    """Which of a new row's values it makes: (first, end); the others are 0."""
 
 
 def firsts_of(spec: TableSpec) -> Firsts:
     """Return the initializer of a table."""
-    initializer = spec.initializer
+    initializer, optimizer = spec.initializer, spec.optimizer
     seed = np.uint64(stream_of(spec.seed, spec.name))
     kind, offset, scale = {
         "zeros": (CONSTANT, 0.0, 0.0),
@@ -46,7 +49,10 @@ def firsts_of(spec: TableSpec) -> Firsts:
         "uniform": (UNIFORM, initializer.low, initializer.high - initializer.low),
         "normal": (NORMAL, initializer.mean, initializer.std),
     }[initializer.kind]
-    return Firsts(kind, offset, scale, seed)
+    counts, drawn = optimizer.num_counts, spec.dim
+    if (statistics := optimizer.record.statistics) is not None:
+        drawn = counts + statistics.drawn(optimizer.constants, spec.dim)
+    return Firsts(kind, offset, scale, seed, (counts, drawn))
 
 
 @inlined
@@ -91,6 +97,26 @@ def _normal(bits: np.uint64) -> Any:
     return quantile if p < 0.5 else -quantile
 
 
+@inlined
+def fill_columns(firsts: Any, key: Any, rows: Any, row: Any, columns: Any) -> None:
+    """Fill ``columns`` = (first, end) of the row at a flat offset with first values."""
+    first, end = columns
+    offset, scale = np.float32(firsts.offset), np.float32(firsts.scale)
+    unit = np.float32(2.0**-24)
+    base = mix(key ^ firsts.seed)
+    if firsts.kind == CONSTANT:
+        for j in range(first, end):
+            store_float(rows, row + j, offset)
+    elif firsts.kind == UNIFORM:
+        for j in range(first, end):
+            number = np.float32(np.int32(counter_bits(base, j) >> _TO_24)) * unit
+            store_float(rows, row + j, offset + number * scale)
+    else:
+        for j in range(first, end):
+            number = np.float32(_normal(counter_bits(base, j)))
+            store_float(rows, row + j, offset + number * scale)
+
+
 @kernel
 def fill_firsts(
     firsts: Firsts, ids: NDArray[np.uint64], rows: NDArray[Any], shape: tuple[int, int]
@@ -100,22 +126,14 @@ def fill_firsts(
     ``rows`` is flat, ``shape`` = (dim, pitch): numbers of a value and of a row.
     """
     dim, pitch = shape
-    offset, scale = np.float32(firsts.offset), np.float32(firsts.scale)
-    unit = np.float32(2.0**-24)
+    first, end = firsts.drawn
     for i in range(ids.size):
-        base = mix(ids[i] ^ firsts.seed)
         row = i * pitch
-        if firsts.kind == CONSTANT:
-            for j in range(dim):
-                store_float(rows, row + j, offset)
-        elif firsts.kind == UNIFORM:
-            for j in range(dim):
-                number = np.float32(np.int32(counter_bits(base, j) >> _TO_24)) * unit
-                store_float(rows, row + j, offset + number * scale)
-        else:
-            for j in range(dim):
-                number = np.float32(_normal(counter_bits(base, j)))
-                store_float(rows, row + j, offset + number * scale)
+        for j in range(first):
+            store_float(rows, row + j, _NOTHING)
+        fill_columns(firsts, ids[i], rows, row, (first, end))
+        for j in range(end, dim):
+            store_float(rows, row + j, _NOTHING)
 
 
 @kernel

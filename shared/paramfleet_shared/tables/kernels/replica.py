@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from paramfleet_shared.tables.kernels.basics.compiled import inlined, kernel, uncounted
 from paramfleet_shared.tables.kernels.basics.lanes import LANES, load_lanes, store_lanes
 from paramfleet_shared.tables.kernels.rows import copy_span, prefetch_row
-from paramfleet_shared.tables.kernels.rules import Step, step_span
+from paramfleet_shared.tables.kernels.stepping.rules import Step, step_span
 
 __all__ = ["differing", "note_slots", "receive_rows", "step_slots", "take_deltas"]
 

@@ -32,7 +32,7 @@ class ColumnSpec:
 
     name: str
     width: int
-    """How many: as many as the row's values, or 1 of the row as a whole."""
+    """How many: of each value, or of some of them, or 1 of the row as a whole."""
     dtype: np.dtype[Any] = _FLOAT
     first: float = 0.0
     """What each is in a new row, but for the value, whose first numbers the table makes."""
@@ -78,10 +78,10 @@ class RowLayout:
             tuple(
                 ColumnSpec(
                     column.name,
-                    1 if column.per_row else dim,
-                    first=optimizer.initial_state,
+                    column.width(dim),
+                    first=optimizer.initial_state if column.first is None else column.first,
                 )
-                for column in optimizer.record.columns
+                for column in optimizer.columns
             )
         )
 

@@ -45,7 +45,7 @@ def check_row_states(
 def _check_columns(
     optimizer: OptimizerSpec, columns: Sequence[NDArray[np.float32]]
 ) -> str | None:
-    known = list(zip(optimizer.record.columns, columns, strict=True))
+    known = list(zip(optimizer.columns, columns, strict=True))
     if not all(all_finite(column) for column in columns):
         return "states hold infinities or NaN"
     for said, column in known:

@@ -3,6 +3,7 @@
 from paramfleet_shared.tables.rules.adagrad import ADAGRAD
 from paramfleet_shared.tables.rules.adam import ADAM
 from paramfleet_shared.tables.rules.adamw import ADAMW
+from paramfleet_shared.tables.rules.ctr.accessor import CTR
 from paramfleet_shared.tables.rules.ftrl import FTRL
 from paramfleet_shared.tables.rules.momentum import MOMENTUM
 from paramfleet_shared.tables.rules.record import Rule
@@ -14,6 +15,6 @@ __all__ = ["RULES"]
 
 RULES: dict[str, Rule] = {
     rule.name: rule
-    for rule in (SGD, MOMENTUM, ADAGRAD, ADAM, SUM, ADAMW, ROWWISE_ADAGRAD, FTRL)
+    for rule in (SGD, MOMENTUM, ADAGRAD, ADAM, SUM, ADAMW, ROWWISE_ADAGRAD, FTRL, CTR)
 }
 """By name."""

@@ -1,8 +1,8 @@
 """What one optimizer is, as data: all that is said of a rule is said in its ``Rule``.
 
 A formula is a pure function of numbers. The kernels compile it for vectors and floats
-(``kernels.rules``), so it may use nothing but arithmetic, tuples and the functions that it is
-given, and its operations stand in the order of the optimizer that it is to equal.
+(``kernels.stepping.rules``), so it may use nothing but arithmetic, tuples and the functions
+that it is given, and its operations stand in the order of the optimizer that it is to equal.
 
 Nothing here knows of numba or torch: a process that only reads specs loads neither.
 """
@@ -22,14 +22,15 @@ __all__ = [
     "Numbers",
     "Pace",
     "Rule",
+    "Statistics",
     "TorchForm",
 ]
 
 MAX_CONSTANTS = 6
 """Of a formula beside its rate."""
 
-Constants = Mapping[str, float | bool]
-"""A rule's settings by name, as a table is declared with them."""
+Constants = Mapping[str, Any]
+"""A rule's settings by name, as a table is declared with them: numbers, flags and names."""
 
 Pace = Literal["gradients", "first_gradients", "even", "none"]
 """How long the steps are: as the gradients, as the first ones only, alike whatever the
@@ -49,13 +50,15 @@ class Constant:
     """A setting of a rule that doesn't change while it trains."""
 
     name: str
-    default: float | bool
-    """A flag has no range."""
+    default: float | bool | str
+    """A flag has no range, and neither has a name."""
     least: float = 0.0
     most: float = 1.0
     """Within them finite gradients leave every state finite (see ``bounds``)."""
     below_most: bool = False
     """Whether ``most`` itself is too much."""
+    choices: tuple[str, ...] = ()
+    """Of a name: which there are."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,6 +69,10 @@ class Column:
     """As torch's optimizer calls it."""
     per_row: bool = False
     """Whether a row of a sparse table has one, not one for each value."""
+    skips: int = 0
+    """How many of a row's first values have none."""
+    first: float | None = None
+    """What each is in a new row; None for what the rule says."""
     log2: int | None = None
     """Magnitudes are below 2 to the power of this; None for any finite number."""
     not_negative: bool = False
@@ -73,6 +80,10 @@ class Column:
     merge: Literal["mean", "sum"] = "mean"
     """How the columns of workers that trained apart become one: the mean, or the first number
     and the sum of what each has added to it."""
+
+    def width(self, dim: int) -> int:
+        """Return how many numbers of it a row of ``dim`` values has."""
+        return 1 if self.per_row else dim - self.skips
 
 
 class Moment(NamedTuple):
@@ -141,6 +152,26 @@ def _pass(_constants: Constants) -> Broken | None:
     return None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Statistics:
+    """How the rows of a table count how they are used, and which of their values learn.
+
+    A row's first values are counts: what is pushed for them is added as it is, and no
+    learning rate or share of a worker changes it.
+    """
+
+    num_counts: int
+    """Values of a row that are counts, the first ones."""
+    columns: Callable[[Constants], tuple[Column, ...]]
+    """Returns what stands beside a row's values."""
+    drawn: Callable[[Constants, int], int]
+    """Returns how many of a new row's values, behind the counts, its initializer makes, of
+    (constants, dim). The others are 0."""
+    unscaled: Callable[[Constants, int], int]
+    """Returns how many of the first numbers that are pushed for a row are sums over workers,
+    which no share of a worker scales, of (constants, dim)."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Rule:
     """One optimizer."""
@@ -153,7 +184,10 @@ class Rule:
     """Those of values first; two at most."""
     first_state: str | None = None
     """The constant that every number of a new row's state is; None for zeros."""
-    formulas: tuple[Formula, ...]
+    formulas: tuple[Formula, ...] = ()
+    """None where rows have statistics: kernels of their own step them."""
+    statistics: Statistics | None = None
+    """Of rows with an accessor; such a rule has no dense tables."""
     choose: Callable[[Constants, bool], int] = _first
     """Returns which of the formulas steps: of (constants, whether the table is sparse)."""
     check: Callable[[Constants], Broken | None] = _pass
@@ -172,8 +206,13 @@ class Rule:
         per_row = [column.per_row for column in self.columns]
         assert per_row == sorted(per_row), "columns of values are first"
         assert len(per_row) <= 2, "the kernels have two columns at most"
+        assert bool(self.formulas) != bool(self.statistics), "one of them steps rows"
         if any(formula.row_rate for formula in self.formulas):
             assert per_row == [True], "a row's rate needs the row's column, and no other"
+
+    def columns_of(self, constants: Constants) -> tuple[Column, ...]:
+        """Return the columns of a table with these constants."""
+        return self.columns if self.statistics is None else self.statistics.columns(constants)
 
     def initial(self, constants: Constants) -> float:
         """Return what every number of a new row's state is."""

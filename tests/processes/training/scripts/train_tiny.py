@@ -36,6 +36,8 @@ parser.add_argument("--depth", type=int, default=1)
 parser.add_argument("--prefetch", default="", help="watch, name, or wrong")
 parser.add_argument("--traffic", action="store_true")
 parser.add_argument("--device", default="cpu")
+parser.add_argument("--accessor", default="", help="a sparse rule, for both tables")
+parser.add_argument("--cvm", action="store_true")
 args = parser.parse_args()
 
 if args.message_values:
@@ -60,6 +62,10 @@ OPTIMIZERS: dict[str, Any] = {
         torch.optim.Adam(p, lr=0.01),
     ],
 }
+rule = fleet.nn.SparseRule(args.accessor, learning_rate="optimizer") if args.accessor else None
+ACCESSOR = rule and fleet.nn.CtrAccessor(
+    embedx_threshold=1.0, cvm=args.cvm, embed=rule, embedx=rule
+)
 SERVED = ("sgd", "momentum", "adagrad", "adam", "adamw", "rowwise_adagrad", "ftrl")
 """Of which ``--optimizer each`` trains a model of its own with each one, side by side."""
 
@@ -69,15 +75,32 @@ class Tiny(torch.nn.Module):
         super().__init__()
         start = fleet.nn.uniform(-0.1, 0.1)
         kept: dict[str, Any] = {"initializer": start, "storage": args.storage}
-        self.wide = fleet.nn.EmbeddingBag(0, 1, mode="sum", **kept)
-        self.deep = fleet.nn.Embedding(0, 4, **kept)
+        if args.accessor:
+            kept["accessor"] = ACCESSOR
+        more = 2 if args.cvm else 0
+        self.wide = fleet.nn.EmbeddingBag(0, 1 + more, mode="sum", **kept)
+        self.deep = fleet.nn.Embedding(0, 4 + more, **kept)
         self.mlp = torch.nn.Sequential(
-            torch.nn.Linear(12, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)
+            torch.nn.Linear(3 * (4 + more), 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)
         )
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        if args.accessor:
+            return self.counted(ids)
         deep = self.mlp(self.deep(ids).flatten(1))
         logits: torch.Tensor = (deep + self.wide(ids)).squeeze(1)
+        return logits
+
+    def counted(self, ids: torch.Tensor) -> torch.Tensor:
+        counts = {"show": 1.0 + ids[:, 0] % 3, "click": (ids[:, 1] % 2).float()}
+        if not args.cvm:
+            deep = self.mlp(self.deep(ids, **counts).flatten(1))
+            made: torch.Tensor = (deep + self.wide(ids, **counts)).squeeze(1)
+            return made
+        cvm = torch.stack([*counts.values()], dim=1)
+        deep = fleet.nn.continuous_value_model(self.deep(ids), cvm).flatten(1)
+        wide = fleet.nn.continuous_value_model(self.wide(ids), cvm, False)
+        logits: torch.Tensor = (self.mlp(deep) + wide).squeeze(1)
         return logits
 
 

@@ -199,7 +199,10 @@ class History:
                 shape = (SIZE // 2,)
                 about |= {"start": 0, "stop": SIZE // 2, "square": 1.5}
                 about["update"] = name["sequence"]
-            numbers = encode_rows(random.normal(size=shape).astype(np.float32), deed.wire)
+            pushed = random.normal(size=shape).astype(np.float32)
+            if table == "rows" and self._store.find(table).spec.creates_at_push:
+                pushed[:, :2] = 1 + np.abs(pushed[:, :2])  # shows and clicks
+            numbers = encode_rows(pushed, deed.wire)
             tensors[f"{index}.{'deltas' if exchanges else 'grads'}"] = numbers.rows
             if numbers.scales is not None:
                 tensors[f"{index}.scales"] = numbers.scales
@@ -285,14 +288,16 @@ def store_for(num_owners: int) -> TableStore:
 def specs_of(mode: Mode, storage: str, rule: str) -> tuple[TableSpec, ...]:
     adds_up = mode in {"geo", "localsgd"}
     sparse = OptimizerSpec(rule="sum" if adds_up else cast("Any", rule))
-    dense = OptimizerSpec(rule="sum" if mode == "geo" else cast("Any", rule))
+    plain = "sgd" if rule == "ctr" else rule  # an accessor's rows are float32, never dense
+    dense = OptimizerSpec(rule="sum" if mode == "geo" else cast("Any", plain))
+    half = OptimizerSpec(rule="sum" if adds_up else cast("Any", plain))
     return (
         TableSpec(name="rows", kind="sparse", dim=DIM, optimizer=sparse, num_shards=SHARDS),
         TableSpec(
             name="half",
             kind="sparse",
             dim=DIM,
-            optimizer=sparse,
+            optimizer=half,
             num_shards=SHARDS,
             storage=cast("Any", storage),
             rounding="stochastic" if storage != "float32" else "nearest",

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from paramfleet_shared.tables.kernels.replica import step_slots
-from paramfleet_shared.tables.kernels.steps import step_chains, step_rows
+from paramfleet_shared.tables.kernels.stepping.steps import step_chains, step_rows
 
 
 @pytest.mark.parametrize("kernel", [step_slots, step_rows, step_chains])

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from paramfleet_shared.tables.dense import DenseRange
 from paramfleet_shared.tables.kernels.basics.lanes import LANES
-from paramfleet_shared.tables.kernels.rules import Step, step_of
+from paramfleet_shared.tables.kernels.stepping.rules import Step, step_of
 from paramfleet_shared.tables.rows.layout import RowLayout
 from paramfleet_shared.tables.rows.states import check_rows
 from paramfleet_shared.tables.rules.catalog import RULES
@@ -34,7 +34,7 @@ FIRST_WIRE: dict[str, Any] = {
     "beta2": 0.999,
 }
 CASES: dict[str, OptimizerSpec] = {
-    **{name: OptimizerSpec(rule=name) for name in RULES},
+    **{name: OptimizerSpec(rule=name) for name, rule in RULES.items() if rule.formulas},
     "nesterov": OptimizerSpec(rule="momentum", nesterov=True),
     "ftrl, every setting": OptimizerSpec(rule="ftrl", beta=0.1, l1=0.5, l2=0.2),
 }

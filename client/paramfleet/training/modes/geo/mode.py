@@ -31,7 +31,12 @@ from paramfleet.training.job import (
     slowest_of,
 )
 from paramfleet.training.loaded_states import take_saved_states
-from paramfleet.training.modes.base import Mode, ModelTables, check_gradients
+from paramfleet.training.modes.base import (
+    Mode,
+    ModelTables,
+    check_gradients,
+    demand_no_accessor,
+)
 from paramfleet.training.modes.fresh import FreshSteps
 from paramfleet.training.modes.geo.came import RowsThatCame
 from paramfleet.training.modes.geo.deltas import Delta, Received, ReceivedRows, divided
@@ -81,6 +86,7 @@ class GeoMode(Mode):
         self._optimizer = optimizer
         self._tables = tables
         self._blocks = [block for block, _ in tables.dense]
+        demand_no_accessor(tables, mode="geo")
         stores = [RowStore.of(table) for table, _ in tables.sparse]
         self._rows = {
             store.spec.name: RowReplica(

@@ -16,6 +16,7 @@ Shape legend: n = rows or values, D = row width, S = states, W = floats of a row
 import logging
 import threading
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 
 from paramfleet.tables.dense_state import piece_of_state, set_piece_of_state, set_steps
 from paramfleet.tables.row_store import spec_of
-from paramfleet.tables.rules import OptimizerNotServedError, server_rule
+from paramfleet.tables.rules import OptimizerNotServedError, rule_of_rows, server_rule
 from paramfleet.training.modes.base import ModelTables
 from paramfleet.training.modes.rowstep import RowStepper
 from paramfleet_shared.net.wire.message import Message
@@ -73,8 +74,7 @@ class GeoStates:
         self._counts = {
             name: RowColumn(1, np.int32, table=name)
             for name, rule in self._rules().items()
-            if name in self._steppers
-            and any(column.merge == "mean" for column in rule.record.columns)
+            if name in self._steppers and any(column.merge == "mean" for column in rule.columns)
         }
         """How often each row was stepped since then, by slot, where that is asked for."""
 
@@ -162,7 +162,7 @@ class GeoStates:
             column.name: self._share(
                 column, states[here, spans[column.name]], saved.optimizer, rule
             )
-            for column in rule.record.columns
+            for column in rule.columns
         }
         stepper.restore(slots[here], columns, steps=steps)
         self._before[saved.name] = steps
@@ -173,7 +173,7 @@ class GeoStates:
         """Begin with saved states of dense values: float32 [S, n] from ``start`` on."""
         block, rule = self._blocks[saved.name], self.rule_for(saved)
         assert rule is not None, "it was asked before"
-        for column, values in zip(rule.record.columns, states, strict=True):
+        for column, values in zip(rule.columns, states, strict=True):
             share = self._share(column, values, saved.optimizer, rule)
             set_piece_of_state(
                 self._optimizer, block, column.name, rule=rule, start=start, values=share
@@ -221,19 +221,25 @@ class GeoStates:
             piece_of_state(
                 self._optimizer, self._blocks[table], column.name, rule=rule, where=where
             )
-            for column in rule.record.columns
+            for column in rule.columns
         ]
         counts = np.full(where.stop - where.start, self._own, np.int64)
         return {"counts": counts, "states": np.stack(pieces, axis=1)}
 
     def _rules(self) -> dict[str, OptimizerSpec]:
         """Return the rule of each table whose states a pserver would have, too."""
-        groups = [(table.name, group, True) for table, group in self._tables.sparse]
-        groups += [(block.name, group, False) for block, group in self._tables.dense]
+        optimizer = self._optimizer
+        asked = [
+            (table.name, partial(rule_of_rows, optimizer, group, table))
+            for table, group in self._tables.sparse
+        ] + [
+            (block.name, partial(server_rule, optimizer, group, sparse=False))
+            for block, group in self._tables.dense
+        ]
         found = {}
-        for name, group, sparse in groups:
+        for name, rule_of in asked:
             try:
-                rule = server_rule(self._optimizer, group, sparse=sparse)
+                rule = rule_of()
             except OptimizerNotServedError:
                 continue
             if rule.num_state_columns:

@@ -19,7 +19,7 @@ from paramfleet.config.strategy import TrainingMode
 from paramfleet.tables.sparse import SparseTable
 from paramfleet.training.job import Job
 from paramfleet.training.modes.ahead import Expecting, Wanted
-from paramfleet.training.modes.base import ModelTables, check_gradients
+from paramfleet.training.modes.base import ModelTables, check_gradients, demand_no_accessor
 from paramfleet.training.modes.gpubox.passes import (
     LookupNotSaidError,
     NoPassError,
@@ -46,6 +46,7 @@ class GpuBoxMode(ServedMode):
         optimizer: torch.optim.Optimizer,
         tables: ModelTables,
     ) -> None:
+        demand_no_accessor(tables, mode="gpubox")
         super().__init__(job, mode, optimizer, tables)
         self._passes = ServedPasses(job, self._specs, tables, self, self.refresh)
 

@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from paramfleet_shared.tables.kernels.basics.folders import cache_folders
 
-__all__ = ["as_input", "inlined", "kernel", "merged", "uncounted"]
+__all__ = ["as_input", "called", "inlined", "kernel", "merged", "uncounted"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -56,6 +56,16 @@ def _cached(compiled: Any) -> Any:
             continue
         finally:
             _SETTINGS.CACHE_DIR = users_choice
+    return compiled
+
+
+def called(function: _F) -> _F:
+    """Make a function that kernels call, as ``uncounted`` does, and keep it with each of them.
+
+    For one that is made by another function: the cache on disk can't tell such apart.
+    """
+    options = {**_OPTIONS, "_nrt": False}
+    compiled: _F = numba.njit(function, **options)
     return compiled
 
 

@@ -7,7 +7,7 @@ from numpy.testing import assert_array_equal
 
 from paramfleet.tables.device.formulas import step_values
 from paramfleet_shared.tables.kernels.replica import step_slots
-from paramfleet_shared.tables.kernels.rules import step_of, step_range
+from paramfleet_shared.tables.kernels.stepping.rules import step_of, step_range
 from paramfleet_shared.tables.rows.layout import RowLayout
 from paramfleet_shared.tables.rules.catalog import RULES
 from paramfleet_shared.tables.rules.record import Moment
@@ -16,7 +16,7 @@ from paramfleet_shared.tables.spec import OptimizerSpec
 NUM_ROWS = 23
 
 SPECS = [
-    *(OptimizerSpec(rule=name) for name in RULES),
+    *(OptimizerSpec(rule=name) for name, rule in RULES.items() if rule.formulas),
     OptimizerSpec(rule="sgd", weight_decay=0.1),
     OptimizerSpec(rule="momentum", momentum=0.9, dampening=0.1, nesterov=False),
     OptimizerSpec(rule="momentum", momentum=0.9, nesterov=True),

@@ -77,7 +77,7 @@ class Trained:
         store, rule = self.stepper.store, rule_of(self.stepper)
         ids = np.sort(store.live_ids())
         slots = store.held(ids)
-        columns = [store.column(column.name)[slots] for column in rule.record.columns]
+        columns = [store.column(column.name)[slots] for column in rule.columns]
         return DeviceRows(ids, np.concatenate([store.values[slots], *columns], axis=1))
 
 

@@ -64,6 +64,9 @@ def row_bytes(spec: TableSpec) -> int:
     return many.num_bytes - few.num_bytes - 8 * 8  # ids
 
 
+OF_VALUES = [name for name, rule in RULES.items() if rule.formulas]
+"""Rules whose rows have no statistics."""
+
 ROWS = {
     ("sgd", "float32"): "405120cc9957f59f",
     ("sgd", "float16"): "788b2bf3448df7c9",
@@ -121,13 +124,13 @@ BYTES = {
 """Of rows of ``DIMS`` values, without their ids and the index."""
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", OF_VALUES)
 @pytest.mark.parametrize("storage", STORAGES)
 def test_rows_have_the_bits_that_they_always_had(rule: str, storage: Any) -> None:
     assert digest(rule, storage) == ROWS[rule, storage]
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", OF_VALUES)
 @pytest.mark.parametrize("storage", STORAGES)
 def test_a_row_takes_the_bytes_that_it_always_took(rule: str, storage: Any) -> None:
     assert [row_bytes(table(rule, storage, dim)) for dim in DIMS] == [

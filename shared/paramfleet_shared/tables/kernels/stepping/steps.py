@@ -15,7 +15,7 @@ from paramfleet_shared.tables.kernels.rows import (
     copy_span,
     prefetch_row,
 )
-from paramfleet_shared.tables.kernels.rules import (
+from paramfleet_shared.tables.kernels.stepping.rules import (
     LAZY_ADAM,
     Step,
     noise_of,

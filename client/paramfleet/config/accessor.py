@@ -1,0 +1,209 @@
+"""What a table does beside training its rows: ``CtrAccessor``, with Fleet's names and numbers.
+
+One set of defaults holds: those of Fleet's ``sparse_table_configs``. What isn't given has its
+default, whatever else is given.
+"""
+
+import difflib
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from paramfleet_shared.errors import ContractError
+from paramfleet_shared.tables.rules.ctr.accessor import NUM_COUNTS
+from paramfleet_shared.tables.rules.ctr.catalog import PART_RULES
+from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpecError
+from paramfleet_shared.values.texts import shown
+
+__all__ = ["AccessorOptionError", "CtrAccessor", "SparseRule"]
+
+_ADAMS = ("SparseAdamSGDRule", "SparseSharedAdamSGDRule")
+
+_RATES = {name: 0.001 if name in _ADAMS else 0.05 for name in PART_RULES}
+"""Fleet's learning rates."""
+
+
+class AccessorOptionError(ContractError):
+    """An option of an accessor isn't known, or has a value that it can't have."""
+
+    code = "contract.accessor_option"
+    option: str
+    value: str
+    rule: str
+    sentence = "{option} = {value}: {rule}"
+
+
+@dataclass(frozen=True, init=False)
+class SparseRule:
+    """How one part of a row is trained: the first weight, or the others.
+
+    Args:
+        name: One of Fleet's rules: ``SparseNaiveSGDRule``, ``SparseAdaGradSGDRule``,
+            ``StdAdaGradSGDRule``, ``SparseAdamSGDRule``, ``SparseSharedAdamSGDRule`` or
+            ``SparseAdaGradV2SGDRule``.
+        learning_rate: A number, or ``"optimizer"`` for that of the optimizer's parameter group,
+            which schedulers change. Fleet's by default: 0.05, and 0.001 of both Adams.
+        initial_range: First weights are drawn between minus and plus this.
+        weight_bounds: The least and the greatest weight.
+        constants: Of the rule: ``initial_g2sum`` (3.0) of the Adagrads, ``beta1_decay_rate``
+            (0.9), ``beta2_decay_rate`` (0.999) and ``ada_epsilon`` (1e-8) of the Adams.
+
+    Raises:
+        AccessorOptionError: if the rule or an option isn't known, naming the nearest that is.
+    """
+
+    name: str
+    learning_rate: float | Literal["optimizer"]
+    initial_range: float
+    weight_bounds: tuple[float, float]
+    constants: tuple[tuple[str, float], ...]
+
+    def __init__(
+        self,
+        name: str = "SparseAdaGradSGDRule",
+        *,
+        learning_rate: Any = None,
+        initial_range: float = 1e-4,
+        weight_bounds: Any = (-10.0, 10.0),
+        **constants: float,
+    ) -> None:
+        if name not in PART_RULES:
+            raise AccessorOptionError(
+                option="rule", value=shown(name), rule=_one_of(name, list(PART_RULES))
+            )
+        known = [each.name for each in PART_RULES[name].constants]
+        for option, value in constants.items():
+            if option not in known:
+                rule = f"{name} has no such constant; {_one_of(option, known)}"
+                raise AccessorOptionError(option=option, value=shown(value), rule=rule)
+        if isinstance(learning_rate, str) and learning_rate != "optimizer":
+            rule = 'must be a number or "optimizer"'
+            raise AccessorOptionError(
+                option="learning_rate", value=shown(learning_rate), rule=rule
+            )
+        if not (isinstance(weight_bounds, tuple | list) and len(weight_bounds) == 2):
+            rule = "must be two numbers, the least and the greatest weight"
+            raise AccessorOptionError(
+                option="weight_bounds", value=shown(weight_bounds), rule=rule
+            )
+        rate = _RATES[name] if learning_rate is None else learning_rate
+        set_ = object.__setattr__
+        set_(self, "name", name)
+        set_(self, "learning_rate", rate)
+        set_(self, "initial_range", initial_range)
+        set_(self, "weight_bounds", tuple(weight_bounds))
+        set_(self, "constants", tuple(sorted(constants.items())))
+
+    def of_part(self, part: str) -> dict[str, Any]:
+        """Return the rule as constants of a table's rule, each named after a part."""
+        least, most = self.weight_bounds
+        follows = self.learning_rate == "optimizer"
+        own = {
+            "rule": self.name,
+            "scheduled": follows,
+            "min_bound": least,
+            "max_bound": most,
+            **dict(self.constants),
+        }
+        if not follows:
+            own["learning_rate"] = self.learning_rate
+        return {f"{part}_{name}": value for name, value in own.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CtrAccessor:
+    """Rows that count shows and clicks, and get most of their weights when they are worth it.
+
+    A row has a first weight from its first push on. Its other weights are 0 and don't learn
+    until its score reaches ``embedx_threshold``; they are then drawn, and stay for ever::
+
+        score = (show - click) * nonclk_coeff + click * click_coeff
+
+    Shows and clicks come with the ids: ``embedding(ids, show=..., click=...)``; a show and no
+    click if nothing is said. Or, with ``cvm``, as in Fleet's networks, through
+    ``fleet.nn.continuous_value_model``: rows then begin with two columns more, their show and
+    click.
+
+    The gradient of a mean loss is multiplied by the number of the batch's instances before it
+    is sent (``grad_scale="show"``): so a rule gets the sum of the gradients of all instances,
+    and an Adagrad, which divides by the shows, steps by the mean gradient of a show. This is
+    what Fleet does. With ``grad_scale="mean"`` rules get the gradients as autograd made them.
+
+    Args:
+        nonclk_coeff: What a show without a click counts for.
+        click_coeff: What a click counts for.
+        embedx_threshold: The score at which a row gets its other weights.
+        show_scale: Whether Adagrads divide gradients by the shows of the step.
+        zero_init: Whether first weights begin as 0.
+        grad_scale: ``"show"`` or ``"mean"``.
+        cvm: Whether the model sees show and click as the first two columns of its rows.
+        embed: The rule of the first weight.
+        embedx: The rule of the others.
+
+    Raises:
+        AccessorOptionError: if an option has a value that it can't have.
+    """
+
+    nonclk_coeff: float = 0.1
+    click_coeff: float = 1.0
+    embedx_threshold: float = 10.0
+    show_scale: bool = True
+    zero_init: bool = True
+    grad_scale: Literal["show", "mean"] = "show"
+    cvm: bool = False
+    embed: SparseRule = field(default_factory=SparseRule)
+    embedx: SparseRule = field(default_factory=SparseRule)
+    rule: OptimizerSpec = field(init=False, repr=False, compare=False)
+    """As pservers and checkpoints know it."""
+
+    def __post_init__(self) -> None:
+        for option in ("embed", "embedx"):
+            value = getattr(self, option)
+            if not isinstance(value, SparseRule):
+                made = "must be made by fleet.nn.SparseRule(...)"
+                raise AccessorOptionError(option=option, value=shown(value), rule=made)
+        names = (
+            "nonclk_coeff",
+            "click_coeff",
+            "embedx_threshold",
+            "show_scale",
+            "zero_init",
+            "grad_scale",
+        )
+        constants = {name: getattr(self, name) for name in names}
+        constants |= self.embed.of_part("embed") | self.embedx.of_part("embedx")
+        try:
+            rule = OptimizerSpec(rule="ctr", **constants)
+        except TableSpecError as error:
+            option = error.field.removeprefix("optimizer.")
+            raise AccessorOptionError(
+                option=option, value=shown(constants.get(option)), rule=error.rule
+            ) from error
+        object.__setattr__(self, "rule", rule)
+
+    @property
+    def num_counts(self) -> int:
+        """Return how many columns of a row are counts: show and click."""
+        return NUM_COUNTS
+
+    @property
+    def num_hidden(self) -> int:
+        """Return how many columns of a row the model doesn't see, the first ones."""
+        return 0 if self.cvm else NUM_COUNTS
+
+    @property
+    def initializer(self) -> InitializerSpec:
+        """Return what makes the first weights."""
+        span = abs(self.embedx.initial_range)
+        return InitializerSpec(kind="uniform", low=-span, high=span)
+
+    @property
+    def sums_gradients(self) -> bool:
+        """Return whether rules get the sum of the gradients of all instances of a batch."""
+        return self.grad_scale == "show"
+
+
+def _one_of(name: str, known: list[str]) -> str:
+    """Return what a name must be, and which may be meant."""
+    near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
+    meant = f"; did you mean {near[0]}?" if near else ""
+    return f"must be one of {', '.join(known)}{meant}" if known else "it has none"

@@ -1,0 +1,1 @@
+"""Kernels that step rows by a rule."""
