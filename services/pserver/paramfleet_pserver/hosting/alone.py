@@ -15,7 +15,7 @@ from paramfleet_shared.discovery.errors import (
 )
 from paramfleet_shared.discovery.session import JobSession
 
-__all__ = ["join_alone"]
+__all__ = ["join_alone", "join_with_run"]
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ async def join_alone(
         session = await join(index=settings.index)
     else:
         try:
-            session = await _join_with(folder, join)
+            session = await join_with_run(folder, join)
         except (JobFullError, IndexTakenError, WrongDataFolderError):
             folder.close()
             if settings.index is not None:
@@ -77,7 +77,7 @@ async def join_alone(
     return session
 
 
-async def _join_with(
+async def join_with_run(
     folder: DataFolder, join: Callable[..., Awaitable[JobSession]]
 ) -> JobSession:
     """Join with the newest run of a folder; if the job names another that is there, with that.

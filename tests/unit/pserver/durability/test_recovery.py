@@ -261,6 +261,19 @@ async def test_a_message_of_another_version_of_the_wire_is_damage_of_the_snapsho
     assert isinstance(await outcome(tmp_path), SnapshotDamagedError)
 
 
+async def test_a_frame_that_says_it_is_huge_takes_no_memory(tmp_path: Path) -> None:
+    newest = write_snapshot(tmp_path, 0, [], job=JOB)
+    content = newest.path.read_bytes() + struct.pack("<QI4x", 900 << 30, 0)
+    with newest.path.open("wb") as file:
+        file.write(content)
+        file.truncate(1 << 40)
+
+    error = await outcome(tmp_path)
+
+    assert isinstance(error, SnapshotDamagedError)
+    assert "more than any message" in str(error)
+
+
 async def test_others_have_the_loop_while_a_log_is_replayed(tmp_path: Path) -> None:
     server = await trained(tmp_path)
     for _ in range(4 * SETTLED_COMMANDS):
