@@ -127,7 +127,11 @@ class Job:
             _limits_of(sizes),
             lease_ttl_s=rules.lease_ttl_s,
             lease_renew_s=rules.lease_renew_s,
-            grace_s={"worker": rules.worker_grace_s, "pserver": rules.server_grace_s},
+            grace_s={
+                "worker": rules.worker_grace_s,
+                "pserver": rules.server_grace_s,
+                PROCESS: rules.server_grace_s,
+            },
             elastic=sizes.elastic,
             returning=sizes.returning,
         )

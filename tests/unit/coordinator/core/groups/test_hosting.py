@@ -162,6 +162,28 @@ def test_a_process_that_the_launcher_saw_end_is_replaced_at_once() -> None:
     assert "group.taken_over" in world.events
 
 
+@pytest.mark.parametrize("replicas", [0, 1])
+def test_a_process_that_its_launcher_sees_alive_is_silent_first_where_nobody_follows(
+    replicas: int,
+) -> None:
+    world = World(durable=True, replicas=replicas)
+    _, second = world.begin()
+    world.silent |= {(PROCESS, 1), ("pserver", 1)}
+
+    world.look(int(10 / TICK_S))  # more than a lease
+    assert ("process.gone" in world.events) == bool(replicas)
+    assert world.job.failure is None
+    if replicas:
+        return
+
+    world.silent.clear()
+    world.look(2)
+    assert world.plan.plan.of(1).owner == second
+    world.silent |= {(PROCESS, 1), ("pserver", 1)}
+    world.look(int((world.rules.server_grace_s + 1) / TICK_S))
+    assert "process.gone" in world.events
+
+
 def test_without_a_follower_or_a_disk_the_job_ends_by_name() -> None:
     world = World()
     _, second = world.begin()
