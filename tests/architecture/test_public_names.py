@@ -33,6 +33,8 @@ TRAINING = [
     "device_pass",
     "PSGPU",
     "remove_rows",
+    "set_date",
+    "shrink",
     "report",
     "job_progress",
     "should_stop",
@@ -60,11 +62,14 @@ def test_the_public_names_are_these() -> None:
 def test_the_public_modules_are_these() -> None:
     assert sorted(paramfleet.nn.__all__) == [
         "AccessorOptionError",
+        "CountFilterEntry",
         "CtrAccessor",
         "Embedding",
         "EmbeddingBag",
         "EmbeddingOptionError",
+        "EntryOptionError",
         "IdError",
+        "ProbabilityEntry",
         "SkipGramRateError",
         "SparseRule",
         "constant",

@@ -11,6 +11,7 @@ from paramfleet.api.prefetching import Prefetching
 from paramfleet.api.psgpu import PsGpuMaking
 from paramfleet.api.removing import Removing
 from paramfleet.api.reporting import Reporting
+from paramfleet.api.shrinking import Shrinking
 from paramfleet.config.roles import PaddleCloudRoleMaker, Role, UserDefinedRoleMaker
 from paramfleet.config.strategy import DistributedStrategy
 from paramfleet.session.checkpoint.saving import Saving
@@ -59,7 +60,9 @@ __all__ = [
     "server_index",
     "server_num",
     "session",
+    "set_date",
     "should_stop",
+    "shrink",
     "stop_worker",
     "util",
     "worker_endpoints",
@@ -97,6 +100,9 @@ distributed_optimizer = session.distributed_optimizer
 register_for_checkpointing = session.register_for_checkpointing
 prefetch = Prefetching(session, _conduct.should_stop).prefetch
 remove_rows = Removing(session).remove_rows
+_shrinking = Shrinking(session)
+set_date = _shrinking.set_date
+shrink = _shrinking.shrink
 _passing = DevicePassing(session, _conduct.should_stop, _conduct.between_passes)
 device_pass = _passing.device_pass
 PSGPU = PsGpuMaking(session, _passing).make

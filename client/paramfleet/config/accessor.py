@@ -132,6 +132,9 @@ class CtrAccessor:
         nonclk_coeff: What a show without a click counts for.
         click_coeff: What a click counts for.
         embedx_threshold: The score at which a row gets its other weights.
+        show_click_decay_rate: What is left of show and click after a day (``fleet.set_date``).
+        delete_threshold: ``fleet.shrink`` removes a row whose score is less.
+        delete_after_unseen_days: And one that wasn't seen for more days.
         show_scale: Whether Adagrads divide gradients by the shows of the step.
         zero_init: Whether first weights begin as 0.
         grad_scale: ``"show"`` or ``"mean"``.
@@ -146,6 +149,9 @@ class CtrAccessor:
     nonclk_coeff: float = 0.1
     click_coeff: float = 1.0
     embedx_threshold: float = 10.0
+    show_click_decay_rate: float = 0.98
+    delete_threshold: float = 0.8
+    delete_after_unseen_days: int = 30
     show_scale: bool = True
     zero_init: bool = True
     grad_scale: Literal["show", "mean"] = "show"
@@ -165,6 +171,9 @@ class CtrAccessor:
             "nonclk_coeff",
             "click_coeff",
             "embedx_threshold",
+            "show_click_decay_rate",
+            "delete_threshold",
+            "delete_after_unseen_days",
             "show_scale",
             "zero_init",
             "grad_scale",

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from paramfleet.config.accessor import CtrAccessor
+from paramfleet.config.entries import Entry
 from paramfleet.nn.counting import use_of
 from paramfleet.nn.initializers import constant, normal, uniform
 from paramfleet.nn.lookups import bags_of_rows, rows_of_ids
@@ -33,7 +34,7 @@ from paramfleet.tables.embedding_errors import (
 from paramfleet.tables.row_store import RowStore
 from paramfleet.tables.sparse import KeptAs, RowUse, SparseTable
 from paramfleet_shared.tables.partition import Partitioned
-from paramfleet_shared.tables.spec import InitializerSpec, Rounding, Storage
+from paramfleet_shared.tables.spec import EntrySpec, InitializerSpec, Rounding, Storage
 from paramfleet_shared.values.texts import shown
 
 __all__ = [
@@ -61,13 +62,19 @@ class _TableOptions:
     negative_ids: bool
     accessor: Any
     """A ``CtrAccessor`` or None, once it was checked."""
+    entry: Any
+    """An ``Entry`` or None, once it was checked."""
 
     def check(self) -> None:
-        """Pass if the table can have its accessor.
+        """Pass if the table can have its accessor and its entry.
 
         Raises:
-            EmbeddingOptionError: if it is none, or the rows are kept in 16 bits.
+            EmbeddingOptionError: if one is none, or the rows are kept in 16 bits.
         """
+        if self.entry is not None and not isinstance(self.entry, Entry):
+            rule = "must be fleet.nn.CountFilterEntry(...) or fleet.nn.ProbabilityEntry(...)"
+            value = shown(self.entry)
+            raise EmbeddingOptionError(option="entry", value=value, rule=rule)
         if self.accessor is None:
             return
         if not isinstance(self.accessor, CtrAccessor):
@@ -78,6 +85,11 @@ class _TableOptions:
             rule = "must be float32 where rows have an accessor: 16 bits count to 256"
             value = repr(self.kept_as.storage)
             raise EmbeddingOptionError(option="storage", value=value, rule=rule)
+
+    @property
+    def entry_spec(self) -> EntrySpec:
+        """Return which ids get a row."""
+        return EntrySpec() if self.entry is None else self.entry.spec
 
     def first_values(self) -> InitializerSpec:
         """Return what makes first values: what is given, else the accessor's, else torch's.
@@ -208,7 +220,7 @@ class SparseModule(torch.nn.Module):
             dim=embedding_dim + hidden,
             initializer=table.first_values(),
             seed=_whole("seed", table.seed),
-            kept_as=table.kept_as._replace(accessor=table.accessor),
+            kept_as=table.kept_as._replace(accessor=table.accessor, entry=table.entry_spec),
             make_source=RowStore.of,
         )
         self.weight = self.table.weight
@@ -394,6 +406,8 @@ class Embedding(SparseModule):
             they are taken for mistakes, as for padding.
         accessor: Counts shows and clicks of rows, and trains them by Fleet's rules instead of
             the optimizer's: ``fleet.nn.CtrAccessor(...)``.
+        entry: Which ids get a row: ``fleet.nn.CountFilterEntry(n)``, or
+            ``fleet.nn.ProbabilityEntry(p)``; all if nothing is given.
 
     Raises:
         EmbeddingOptionError: on an option that sparse tables don't have, or a value that
@@ -417,6 +431,7 @@ class Embedding(SparseModule):
         rounding: Rounding = "stochastic",
         negative_ids: bool = False,
         accessor: CtrAccessor | None = None,
+        entry: Entry | None = None,
     ) -> None:
         super().__init__(
             num_embeddings,
@@ -429,6 +444,7 @@ class Embedding(SparseModule):
                 kept_as=_kept_as(storage, rounding),
                 negative_ids=negative_ids,
                 accessor=accessor,
+                entry=entry,
             ),
             unsupported={"max_norm": max_norm, "scale_grad_by_freq": scale_grad_by_freq},
         )
@@ -509,6 +525,7 @@ class EmbeddingBag(SparseModule):
         rounding: See ``Embedding``.
         negative_ids: See ``Embedding``.
         accessor: See ``Embedding``.
+        entry: See ``Embedding``.
 
     Raises:
         EmbeddingOptionError: on an option that sparse tables don't have, or a value that
@@ -534,6 +551,7 @@ class EmbeddingBag(SparseModule):
         rounding: Rounding = "stochastic",
         negative_ids: bool = False,
         accessor: CtrAccessor | None = None,
+        entry: Entry | None = None,
     ) -> None:
         super().__init__(
             num_embeddings,
@@ -546,6 +564,7 @@ class EmbeddingBag(SparseModule):
                 kept_as=_kept_as(storage, rounding),
                 negative_ids=negative_ids,
                 accessor=accessor,
+                entry=entry,
             ),
             unsupported={"max_norm": max_norm, "scale_grad_by_freq": scale_grad_by_freq},
         )

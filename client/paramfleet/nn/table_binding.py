@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from paramfleet.config.accessor import AccessorOptionError
 from paramfleet.nn.embedding import SparseModule
+from paramfleet.tables.embedding_errors import EmbeddingOptionError
 from paramfleet.tables.sparse import table_of, tables_of
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.values.texts import shown
@@ -73,7 +73,7 @@ def share_tables(model: torch.nn.Module) -> None:
 
     Raises:
         TableConflictError: if two modules give one table different widths.
-        AccessorOptionError: if they give it different accessors.
+        EmbeddingOptionError: if they give it different accessors or entries.
     """
     tables: dict[str, SparseTable] = {}
     for path, module in model.named_modules():
@@ -85,12 +85,11 @@ def share_tables(model: torch.nn.Module) -> None:
         if first.dim != module.table.dim:
             name = module.table.name
             raise TableConflictError(table=name, have=first.dim, got=module.table.dim)
-        if first.accessor != module.table.accessor:
-            raise AccessorOptionError(
-                option="accessor",
-                value=shown(module.table.accessor),
-                rule=f"table {first.name!r} has another one by another module",
-            )
+        for option in ("accessor", "entry"):
+            have, got = (getattr(t.kept_as, option) for t in (first, module.table))
+            if have != got:
+                rule = f"table {first.name!r} has another one by another module"
+                raise EmbeddingOptionError(option=option, value=shown(got), rule=rule)
         module.share(first)
 
 

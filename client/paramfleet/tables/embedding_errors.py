@@ -1,11 +1,20 @@
 """What can be wrong with an embedding or with its ids, in training and in serving."""
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.tables.spec import TableSpec
 
-__all__ = ["EmbeddingOptionError", "IdError", "id_type_error", "negative_id_error"]
+__all__ = [
+    "EmbeddingOptionError",
+    "IdError",
+    "demand_plain_rows",
+    "id_type_error",
+    "negative_id_error",
+]
 
 
 class IdError(ContractError):
@@ -61,3 +70,17 @@ class EmbeddingOptionError(ContractError):
     value: str
     rule: str
     sentence = "{option}={value}: {rule}"
+
+
+def demand_plain_rows(specs: Iterable[TableSpec], *, where: str) -> None:
+    """Pass if each table's rows are made when they are first looked up, and count nothing.
+
+    Raises:
+        EmbeddingOptionError: naming the table and the option.
+    """
+    for spec in specs:
+        if not spec.creates_at_push:
+            continue
+        option = "accessor" if spec.optimizer.num_counts else "entry"
+        rule = f"{where} has none; train in sync or async, or in one process"
+        raise EmbeddingOptionError(option=option, value=f"of table {spec.name!r}", rule=rule)

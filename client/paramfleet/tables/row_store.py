@@ -11,8 +11,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from paramfleet_shared.tables.kernels.firsts import firsts_of
 from paramfleet_shared.tables.kernels.rows import gather
+from paramfleet_shared.tables.kernels.stepping.ctr import (
+    CtrTable,
+    expiry_limits_of,
+    list_expired,
+    scoring_of,
+)
 from paramfleet_shared.tables.memory.reservation import CapacityError, default_max_rows, reserve
+from paramfleet_shared.tables.rows.admission import Admission
+from paramfleet_shared.tables.rows.batch import RowBatch
+from paramfleet_shared.tables.rows.ctr import ctr_layout_of
 from paramfleet_shared.tables.rows.layout import ColumnSpec, RowLayout
 from paramfleet_shared.tables.rowstore import SlotIndex, initial_rows
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
@@ -39,6 +49,7 @@ def spec_of(table: "SparseTable", *, rule: OptimizerSpec, num_shards: int = 1) -
         optimizer=rule,
         storage=table.kept_as.storage,
         rounding=table.kept_as.rounding,
+        entry=table.kept_as.entry,
     )
 
 
@@ -66,6 +77,7 @@ class RowStore:
         self._looked_up = (np.empty(0, np.int64), np.empty(0, np.int64))
         """The newest ids that were read to be trained, and their slots."""
         self._finding = threading.Lock()
+        self._admission = Admission(spec) if spec.entry.kind != "none" else None
 
     @classmethod
     def of(cls, table: "SparseTable") -> "RowStore":
@@ -141,6 +153,19 @@ class RowStore:
         start: int = self._layout.spans[name].start
         return start
 
+    def admitted(self, rows: RowBatch) -> RowBatch:
+        """Return what is pushed for ids that have a row, or get one now, of ids each once."""
+        if self._admission is None:
+            return rows
+        unknown = self.held(rows.ids) < 0
+        refused = np.zeros(len(rows.ids), np.bool_)
+        refused[unknown] = ~self._admission.decide(rows.ids[unknown].view(np.uint64))
+        if not refused.any():
+            return rows
+        stays = ~refused
+        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(stays)])
+        return RowBatch(rows.ids[stays], rows.values[stays], ends[rows.offsets])
+
     def slots(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return each id's slot, making the rows that don't exist yet.
 
@@ -178,6 +203,24 @@ class RowStore:
         nothing = np.empty(0, np.int64)
         self._looked_up = (nothing, nothing)
         return slots
+
+    def expired(self, *, day: int) -> NDArray[np.int64]:
+        """Return the ids of rows that have expired, of a table with an accessor: int64 [n].
+
+        Args:
+            day: Today, from 1970; 0 for none.
+        """
+        optimizer = self.spec.optimizer
+        slots = self._index.live(0, self._index.num_slots)
+        slots = np.arange(slots.start, slots.stop) if isinstance(slots, slice) else slots
+        found = np.empty(slots.size, np.bool_)
+        table = CtrTable(
+            firsts_of(self.spec), self.flat, ctr_layout_of(optimizer, self._layout)
+        )
+        list_expired(
+            scoring_of(optimizer), table, slots, day, expiry_limits_of(optimizer), found
+        )
+        return self._index.ids()[slots[found]]
 
     def held(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return each id's slot, -1 where there is no row; any thread may call it."""

@@ -21,7 +21,7 @@ from paramfleet_shared.errors import ContractError
 from paramfleet_shared.tables.partition import Partitioned, partition
 from paramfleet_shared.tables.routing import merge_by_inverse
 from paramfleet_shared.tables.rows.batch import RowBatch
-from paramfleet_shared.tables.spec import InitializerSpec, Rounding, Storage
+from paramfleet_shared.tables.spec import EntrySpec, InitializerSpec, Rounding, Storage
 
 __all__ = [
     "KeptAs",
@@ -110,6 +110,8 @@ class KeptAs(NamedTuple):
     rounding: Rounding = "stochastic"
     accessor: CtrAccessor | None = None
     """How rows count their use; None where they don't."""
+    entry: EntrySpec = EntrySpec()
+    """Which ids get a row."""
 
 
 class RowUse(NamedTuple):
@@ -147,6 +149,8 @@ class SparseTable:
         self.name = name
         self.accessor = kept_as.accessor
         self.num_counts = 0 if self.accessor is None else self.accessor.num_counts
+        self.day = 0
+        """Of rows with an accessor: today, from 1970; 0 for none."""
         self.dim = dim
         self.initializer = initializer
         self.seed = seed

@@ -19,6 +19,7 @@ from paramfleet.config.errors import CallOrderError
 from paramfleet.config.strategy import TrainingMode
 from paramfleet.tables.row_store import RowStore
 from paramfleet.tables.rules import check_options
+from paramfleet.tables.sparse import SparseTable
 from paramfleet.telemetry.step_times import StepTimes
 from paramfleet.training.job import Staleness
 from paramfleet.training.localsgd.alone import localsgd_alone
@@ -344,6 +345,23 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 )
                 raise CallOrderError(function="remove_rows", remedy=remedy)
         return mode.remove(tables[table], ids)
+
+    def shrink(self, table: SparseTable, *, dry_run: bool) -> int:
+        """Remove rows of a table that have expired, as ``fleet.shrink`` promises.
+
+        Args:
+            table: One of ``tables``, with an accessor.
+            dry_run: Only count them.
+
+        Raises:
+            TrainingFinishedError: after ``fleet.finish_training``.
+            CallOrderError: if gradients wait for their step.
+            FleetError: as ``fleet.shrink``.
+        """
+        if self.is_finished:
+            raise TrainingFinishedError
+        ids = self.running.expired(table)
+        return len(ids) if dry_run else self.remove_rows(table.name, ids)
 
     def wait_exchanged(self) -> None:
         """GEO, LocalSGD: wait for exchanges in flight, and take in what they brought."""

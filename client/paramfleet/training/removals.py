@@ -1,4 +1,6 @@
-"""Rows that a worker has the pservers remove, each of its requests a change of its own.
+"""Rows that a worker has the pservers remove, and those that have expired.
+
+Each request to remove some is a change of its own.
 
 A removal goes to every pserver, with or without ids, as every change does: so a checkpoint
 knows whether all have taken it. Requests follow one another, and a pserver answers one that
@@ -13,10 +15,13 @@ from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.tables.partition import partition
 from paramfleet_shared.tables.rows.batch import RowIds
 
-__all__ = ["MAX_IDS", "send_removal"]
+__all__ = ["MAX_IDS", "list_expired", "send_removal"]
 
 MAX_IDS = 1 << 18
 """Of one request to all pservers: 2 MiB. Others are served between two of them."""
+
+_PLACES = 1 << 17
+"""Of each pserver that one request looks at for rows that have expired."""
 
 
 async def send_removal(job: Job, table: str, ids: NDArray[np.int64], *, step: int) -> int:
@@ -53,3 +58,45 @@ def _messages(job: Job, table: str, ids: NDArray[np.int64], step: int) -> list[M
         tensors = {"0.ids": unique[part], "0.offsets": bounds}
         messages.append(Message(fields=fields, tensors=tensors))
     return messages
+
+
+async def list_expired(job: Job, table: str, *, day: int) -> NDArray[np.int64]:
+    """Return the ids of rows that have expired: int64 [n], each once.
+
+    To be run on the communicator's loop. All pservers look at once, each at some places.
+
+    Args:
+        job: The worker's connections.
+        table: A sparse one.
+        day: Today, from 1970; 0 for none.
+
+    Raises:
+        FleetError: the first error of a pserver.
+    """
+    found = [np.empty(0, np.int64)]
+    num_servers = job.placement.num_servers
+    blocks, starts = (dict.fromkeys(range(num_servers), 0) for _ in range(2))
+    while blocks:
+        messages = [
+            Message(
+                fields={
+                    **job.author.fields(),
+                    "table": table,
+                    "block": blocks.get(server, 0),
+                    "start": starts.get(server, 0),
+                    "count": _PLACES if server in blocks else 0,
+                    "day": day,
+                }
+            )
+            for server in range(num_servers)
+        ]
+        answers = await job.pservers.call("expired", messages)
+        for server in list(blocks):
+            answer = answers[server]
+            found.append(answer.tensors["ids"])
+            starts[server] += _PLACES
+            if starts[server] >= int(answer.fields["places"]):
+                blocks[server], starts[server] = blocks[server] + 1, 0
+            if blocks[server] >= int(answer.fields["blocks"]):
+                del blocks[server], starts[server]
+    return np.concatenate(found)

@@ -19,8 +19,12 @@ from paramfleet_shared.tables.kernels.reads import Table, fill_new_rows, pull_ro
 from paramfleet_shared.tables.kernels.rows import Layout, gather, scatter
 from paramfleet_shared.tables.kernels.stepping.ctr import (
     CtrLayout,
+    CtrStep,
     CtrTable,
     ctr_step_of,
+    expiry_limits_of,
+    list_expired,
+    scoring_of,
     step_ctr_rows,
 )
 from paramfleet_shared.tables.kernels.stepping.rules import Step, step_of
@@ -46,6 +50,7 @@ from paramfleet_shared.tables.memory.prefault import Lookahead
 from paramfleet_shared.tables.memory.reservation import default_max_rows, reserve
 from paramfleet_shared.tables.partition import partition
 from paramfleet_shared.tables.routing import merge_by_inverse
+from paramfleet_shared.tables.rows.admission import Admission
 from paramfleet_shared.tables.rows.ctr import ctr_layout_of
 from paramfleet_shared.tables.rows.layout import VALUE, RowLayout
 from paramfleet_shared.tables.rowstore import Mark, SlotIndex, as_floats, check_array
@@ -127,6 +132,8 @@ class SparseShard:
             ctr_layout_of(spec.optimizer, self.layout) if spec.optimizer.num_counts else None
         )
         """Of rows with an accessor."""
+        self.admission = Admission(spec) if spec.entry.kind != "none" else None
+        """Decides which unknown ids get a row; None where all do."""
         self._lookahead = Lookahead(floats)
         self._num_pushes = 0
         self._images: list[ShardImage] = []
@@ -168,7 +175,8 @@ class SparseShard:
     def num_bytes(self) -> int:
         """Return the memory in use by rows and index."""
         marks = 0 if self._changes is None else self.num_slots
-        return self.layout.row_bytes * self.num_slots + self._index.num_bytes + marks
+        sketches = 0 if self.admission is None else self.admission.num_bytes
+        return self.layout.row_bytes * self.num_slots + self._index.num_bytes + marks + sketches
 
     def prefault(self, num_rows: int) -> None:
         """Make the pages now that so many rows need; inserts then wait for none.
@@ -234,11 +242,13 @@ class SparseShard:
         lr: float,
         step: int,
         unique: bool = False,
+        day: int = 0,
     ) -> None:
         """Let the optimizer step the rows of ids, creating those that are unknown.
 
         Gradients of one id are summed in the order they stand here, then the row steps
-        once: the same calls make the same bits.
+        once: the same calls make the same bits. Where the table has an entry, unknown ids
+        that it doesn't admit get no row, and what is pushed for them is dropped.
 
         Args:
             ids: int64 [n].
@@ -247,6 +257,7 @@ class SparseShard:
             step: From 1; what Adam's bias correction and Adagrad's decay count by.
             unique: Whether no id comes twice, which saves looking for those that do. If
                 one does nevertheless, its row steps once for each of its gradients.
+            day: Of rows with an accessor: today, from 1970; 0 for none.
 
         Raises:
             RowShapeError: if an array has the wrong shape or type.
@@ -254,8 +265,11 @@ class SparseShard:
         """
         kind = _type_of(grads) if unique else np.float32
         check_array(grads, kind, (len(ids), self._dim), table=self.spec.name)
+        if self.admission is not None:
+            ids, grads = self._admitted(self.admission, ids, grads)
         if self._ctr is not None:
-            self._push_ctr(self._ctr, ids, grads, lr=lr, unique=unique)
+            step_now = ctr_step_of(self.spec.optimizer, lr=lr, day=day)
+            self._push_ctr(self._ctr, ids, grads, step_now, unique=unique)
             return
         numbers = _LATEST.step_of(self.spec.optimizer, lr, step)
         salt = self._next_salt()
@@ -281,13 +295,31 @@ class SparseShard:
         step_chains(numbers, self._rows, chains, counts, keys, flat_grads)
         self._note_changed(slots)
 
+    def _admitted(
+        self, admission: Admission, ids: NDArray[np.int64], grads: NDArray[Any]
+    ) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        """Return what is pushed for ids that have a row, or get one now.
+
+        Raises:
+            RowShapeError: if ``ids`` are not int64 [n].
+        """
+        unknown = self.unknown(ids)
+        if not unknown.size:
+            return ids, grads
+        refused = unknown[~admission.decide(unknown)]
+        if not refused.size:
+            return ids, grads
+        keys = as_input(ids, np.int64).view(np.uint64)
+        stays = ~np.isin(keys, refused)
+        return ids[stays], grads[stays]
+
     def _push_ctr(
         self,
         layout: CtrLayout,
         ids: NDArray[np.int64],
         grads: NDArray[Any],
+        step: CtrStep,
         *,
-        lr: float,
         unique: bool,
     ) -> None:
         """As ``push``, of rows with an accessor: of an id that comes twice the sum steps it."""
@@ -298,12 +330,30 @@ class SparseShard:
         self._put_aside(ids)
         self._num_pushes += 1
         slots = self._find(ids)
-        step = ctr_step_of(self.spec.optimizer, lr=lr)
         keys = as_input(ids, np.int64).view(np.uint64)
         flat = as_input(numbers, np.float32).reshape(-1)
         rows = CtrTable(self._rows.firsts, self._rows.floats, layout)
         step_ctr_rows(step, rows, slots, keys, flat)
         self._note_changed(slots)
+
+    def expired(self, start: int, count: int, *, day: int) -> NDArray[np.int64]:
+        """Return the ids of rows that have expired: int64 [n], in order of places.
+
+        Of a table without an accessor none has.
+
+        Args:
+            start: First place.
+            count: How many, fewer where they end.
+            day: Today, from 1970; 0 for none: then only a row's score counts.
+        """
+        if self._ctr is None:
+            return np.empty(0, np.int64)
+        limits = expiry_limits_of(self.spec.optimizer)
+        slots = self.live(start, start + count)
+        found = np.empty(slots.size, np.bool_)
+        rows = CtrTable(self._rows.firsts, self._rows.floats, self._ctr)
+        list_expired(scoring_of(self.spec.optimizer), rows, slots, day, limits, found)
+        return self.ids()[slots[found]]
 
     def create(self, ids: NDArray[np.int64]) -> None:
         """Make rows of those ids, int64 [n], that are unknown.

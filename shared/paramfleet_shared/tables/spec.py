@@ -15,6 +15,8 @@ from paramfleet_shared.values.texts import NAME_RULE, is_name, shown
 
 __all__ = [
     "GROUPS",
+    "MAX_ENTRY_COUNT",
+    "EntrySpec",
     "InitializerSpec",
     "OptimizerSpec",
     "Rounding",
@@ -28,6 +30,7 @@ __all__ = [
 
 _InitializerKind = Literal["zeros", "constant", "uniform", "normal"]
 _TableKind = Literal["dense", "sparse"]
+_EntryKind = Literal["none", "count_filter", "probability"]
 Storage = Literal["float32", "float16", "bfloat16"]
 Rounding = Literal["stochastic", "nearest"]
 
@@ -36,6 +39,10 @@ GROUPS = "dense_N holds parameter group N of the optimizer, or fragment N of Loc
 
 MAX_NUM_SHARDS = 65_536
 """``route`` takes a shard from 16 bits of the hash."""
+
+
+MAX_ENTRY_COUNT = 255
+"""Counters of ids without a row are bytes."""
 
 
 class TableSpecError(ContractError):
@@ -154,6 +161,41 @@ class InitializerSpec:
             value=self.std,
             rule="must not be negative",
         )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EntrySpec:
+    """Which ids get a row when they are pushed.
+
+    Raises:
+        TableSpecError: if a field breaks its rule.
+    """
+
+    kind: _EntryKind = "none"
+    value: float = 0.0
+    """Of ``count_filter``: the steps that must have used an id, a whole number; of
+    ``probability``: the share of ids that are admitted."""
+
+    def __post_init__(self) -> None:
+        known = get_args(_EntryKind)
+        _demand(
+            true=self.kind in known,
+            field="entry.kind",
+            value=self.kind,
+            rule=f"must be one of {', '.join(known)}",
+        )
+        if self.kind == "count_filter":
+            _demand_number("entry.value", self.value, 1, MAX_ENTRY_COUNT)
+            is_whole = float(self.value).is_integer()
+            rule = "must be a whole number"
+            _demand(true=is_whole, field="entry.value", value=self.value, rule=rule)
+        elif self.kind == "probability":
+            _demand_number("entry.value", self.value, 0.0, 1.0)
+            rule = "must be between 0 and 1"
+            _demand(
+                true=0.0 < self.value < 1.0, field="entry.value", value=self.value, rule=rule
+            )
+        object.__setattr__(self, "value", float(self.value))
 
 
 @dataclass(frozen=True, init=False, repr=False, slots=True)
@@ -297,6 +339,9 @@ class TableSpec:
     """How an updated value is rounded to less than float32. Rounded to nearest, updates
     below half a step of the value are lost; stochastically, none is on average."""
 
+    entry: EntrySpec = EntrySpec()
+    """Which ids of a sparse table get a row."""
+
     def __post_init__(self) -> None:
         sparse = self.kind == "sparse"
         known = get_args(_TableKind)
@@ -357,10 +402,17 @@ class TableSpec:
 
     @property
     def creates_at_push(self) -> bool:
-        """Return whether a row is made when its id is first pushed, not at its first pull."""
-        return self.optimizer.record.statistics is not None
+        """Return whether a row is made by a push alone, not when its id is first read."""
+        return self.entry.kind != "none" or self.optimizer.record.statistics is not None
 
     def _demand_statistics(self) -> None:
+        rule = "is of sparse tables"
+        _demand(
+            true=self.kind == "sparse" or self.entry.kind == "none",
+            field="entry",
+            value=self.entry.kind,
+            rule=rule,
+        )
         counts = self.optimizer.num_counts
         if not counts:
             return
@@ -383,6 +435,9 @@ class TableSpec:
             "initializer": asdict(self.initializer),
             "optimizer": self.optimizer.to_wire(),
         }
+        del plain["entry"]  # which tables of before don't have
+        if self.entry.kind != "none":
+            nested["entry"] = asdict(self.entry)
         return plain | nested
 
     @classmethod
@@ -401,7 +456,8 @@ class TableSpec:
         try:
             initializer = InitializerSpec(**dict(plain.pop("initializer")))
             optimizer = OptimizerSpec(**dict(plain.pop("optimizer")))
-            return cls(**plain, initializer=initializer, optimizer=optimizer)
+            entry = EntrySpec(**dict(plain.pop("entry", {})))
+            return cls(**plain, initializer=initializer, optimizer=optimizer, entry=entry)
         except (KeyError, TypeError, ValueError) as error:
             raise TableSpecError(
                 field="table", value=str(wire.get("name")), rule=f"is malformed: {error}"
@@ -417,7 +473,7 @@ class TableSpec:
         """
         how = {
             name: getattr(self, name)
-            for name in ("num_shards", "optimizer", "storage", "rounding")
+            for name in ("num_shards", "optimizer", "storage", "rounding", "entry")
         }
         self._check_same(replace(got, **how), SavedTableMismatchError)
 
@@ -432,6 +488,6 @@ class TableSpec:
     def _check_same(self, got: "TableSpec", error: type[TableMismatchError]) -> None:
         have_wire, got_wire = self.to_wire(), got.to_wire()
         for field in fields(self):
-            have_value, got_value = have_wire[field.name], got_wire[field.name]
+            have_value, got_value = have_wire.get(field.name), got_wire.get(field.name)
             if have_value != got_value:
                 raise error(table=self.name, field=field.name, have=have_value, got=got_value)

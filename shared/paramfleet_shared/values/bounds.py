@@ -17,7 +17,13 @@ records (``tables.rules``). Weight decay's part of a gradient is cut to the same
 value is so large that it would be beyond it.
 """
 
-__all__ = ["GRADIENT_LOG2", "LARGEST_GRADIENT", "MAX_LEARNING_RATE", "MAX_WEIGHT"]
+__all__ = [
+    "GRADIENT_LOG2",
+    "LARGEST_GRADIENT",
+    "MAX_DAY",
+    "MAX_LEARNING_RATE",
+    "MAX_WEIGHT",
+]
 
 GRADIENT_LOG2 = 51
 """Magnitudes of gradients and differences are below 2 to the power of this."""
@@ -30,3 +36,6 @@ MAX_LEARNING_RATE = 1e6
 
 MAX_WEIGHT = 2.0**53
 """A push counts for so many examples at most."""
+
+MAX_DAY = 200_000
+"""Days are counted from 1970 up to this, some time in the year 2517."""

@@ -52,9 +52,9 @@ def test_several_optimizers_equal_those_of_one_process(
         assert far(result, alone, "rows") <= 1e-5
 
 
-@pytest.mark.parametrize(("workers", "servers"), [(1, 2), (3, 1), (2, 2)])
 @pytest.mark.parametrize(
-    ("rule", "cvm"), [("SparseAdaGradSGDRule", True), ("SparseSharedAdamSGDRule", False)]
+    ("rule", "cvm", "workers", "servers"),
+    [("SparseAdaGradSGDRule", True, 3, 1), ("SparseSharedAdamSGDRule", False, 2, 2)],
 )
 def test_sync_with_accessors_equals_one_process(
     jobs: Any, rule: str, cvm: bool, workers: int, servers: int
@@ -66,6 +66,35 @@ def test_sync_with_accessors_equals_one_process(
 
     assert len(set(alone["losses"])) > 10
     for result in results:
+        assert far(result, alone, "losses") <= 1e-6
+        assert far(result, alone, "dense") <= 1e-5
+        assert far(result, alone, "rows") <= 1e-5
+
+
+def test_sync_loses_the_rows_that_one_process_does(jobs: Any) -> None:
+    args = ["--mode", "sync", "--accessor", "SparseAdaGradSGDRule", "--batch", "16"]
+    args += ["--steps", "30", "--days", "6"]
+    alone = jobs.local_once(SCRIPT, *args)
+    assert sum(sum(each.values()) for each in alone["gone"]) > 10
+
+    for result in jobs.run(SCRIPT, *args, workers=2, servers=2).results:
+        assert result["gone"] == alone["gone"]
+        assert far(result, alone, "losses") <= 1e-6
+        assert far(result, alone, "rows") <= 1e-5
+
+
+@pytest.mark.parametrize(
+    ("entry", "workers", "servers"), [("count:4", 2, 2), ("share:0.4", 3, 1)]
+)
+def test_sync_with_entries_equals_one_process(
+    jobs: Any, entry: str, workers: int, servers: int
+) -> None:
+    args = ["--mode", "sync", "--optimizer", "adam", "--entry", entry]
+    alone = jobs.local_once(SCRIPT, *args)
+    plain = jobs.local_once(SCRIPT, *args[:-2])
+    assert far(alone, plain, "losses") > 1e-5, "some ids have no row"
+
+    for result in jobs.run(SCRIPT, *args, workers=workers, servers=servers).results:
         assert far(result, alone, "losses") <= 1e-6
         assert far(result, alone, "dense") <= 1e-5
         assert far(result, alone, "rows") <= 1e-5

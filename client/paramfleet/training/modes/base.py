@@ -30,7 +30,6 @@ __all__ = [
     "check_gradients",
     "check_rates",
     "collect_tables",
-    "demand_no_accessor",
     "learning_rate",
 ]
 
@@ -144,6 +143,15 @@ class Mode(ABC):
         """
         del table, ids
         return 0  # a mode that defines nothing here trains no table of rows
+
+    def expired(self, table: SparseTable) -> NDArray[np.int64]:
+        """Return the ids of rows that have expired, between two steps: int64 [n].
+
+        Args:
+            table: One of the optimizer's, with an accessor.
+        """
+        del table
+        return np.empty(0, np.int64)  # a mode that defines nothing here trains no such table
 
     @abstractmethod
     def finish(self) -> None:
@@ -272,18 +280,6 @@ def check_gradients(tables: ModelTables, *, step: int) -> None:
     for block, _ in tables.dense:
         gradients = [p.grad for p in block.parameters if p.grad is not None]
         _check_finite(gradients, table=block.name, step=step)
-
-
-def demand_no_accessor(tables: ModelTables, *, mode: str) -> None:
-    """Pass if no table has an accessor, in a mode that can't train one.
-
-    Raises:
-        AccessorOptionError: naming the table.
-    """
-    for table, _ in tables.sparse:
-        if table.accessor is not None:
-            rule = f"table {table.name!r}: {mode} mode has no accessors; train in sync or async"
-            raise AccessorOptionError(option="accessor", value="CtrAccessor", rule=rule)
 
 
 def _check_finite(gradients: list[torch.Tensor], *, table: str, step: int) -> None:

@@ -18,6 +18,8 @@ class TableGradient:
     rows: RowIds | None
     grads: NDArray[np.float32]
     lr: float
+    day: int = 0
+    """Of rows with an accessor: today, from 1970; 0 for none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -171,6 +171,11 @@ class LocalMode(Mode):
         (store,) = [each.store for each in self.steppers if each.table is table]
         return len(store.remove(ids))
 
+    @override
+    def expired(self, table: SparseTable) -> NDArray[np.int64]:
+        (store,) = [each.store for each in self.steppers if each.table is table]
+        return store.expired(day=table.day)
+
     def finish(self) -> None:
         """Nothing waits but LocalSGD's last outer step."""
         if self._apart is not None:

@@ -134,10 +134,11 @@ class RowStepper:
         if pending is None:
             self._hidden, weight.grad = weight.grad, None
             return None
+        pending = self.store.admitted(pending)
         slots = self.store.slots(pending.ids)
         rule = self._current_rule()
         if rule is None:
-            self._lend(slots)
+            self._lend(slots, pending)
         else:
             self._step(rule, slots, pending)
             self._hidden, weight.grad = weight.grad, None
@@ -225,7 +226,7 @@ class RowStepper:
         """Step rows that have an accessor, and count what they were used for."""
         store = self.store
         step_ctr_rows(
-            ctr_step_of(rule, lr=learning_rate(self._group)),
+            ctr_step_of(rule, lr=learning_rate(self._group), day=self.table.day),
             CtrTable(firsts_of(store.spec), store.flat, ctr_layout_of(rule, store.layout)),
             slots,
             as_input(pending.ids, np.int64).view(np.uint64),
@@ -255,10 +256,12 @@ class RowStepper:
             self._num_steps += self._steps_at_once
         self._hidden, weight.grad = weight.grad, None
 
-    def _lend(self, slots: NDArray[np.int64]) -> None:
+    def _lend(self, slots: NDArray[np.int64], pending: RowBatch) -> None:
         """Put rows and states into the placeholder."""
         weight = self.table.weight
         grads, weight.grad = weight.grad, None
+        if grads is None or len(grads) != len(slots):  # some ids weren't admitted
+            grads = _like(weight, pending.values)
         weight.data = _like(weight, self.store.values[slots])
         weight.grad = grads
         state = self._optimizer.state[weight]

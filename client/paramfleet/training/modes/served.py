@@ -29,7 +29,7 @@ from paramfleet.training.modes.base import (
 )
 from paramfleet.training.modes.gradients import StepGradients, TableGradient
 from paramfleet.training.modes.outgoing import Outgoing
-from paramfleet.training.removals import send_removal
+from paramfleet.training.removals import list_expired, send_removal
 from paramfleet.transport.keeping import State, with_state
 from paramfleet.transport.requests import Read, ReadPlan, Write, write_messages
 from paramfleet_shared.errors import FleetError
@@ -194,6 +194,11 @@ class ServedMode(Mode):
             send_removal(self._job, table.name, ids, step=self._step)
         )
 
+    @override
+    def expired(self, table: SparseTable) -> NDArray[np.int64]:
+        asking = list_expired(self._job, table.name, day=table.day)
+        return self._job.communicator.wait(asking)
+
     def finish(self) -> None:
         """Push what waits, leave so that workers with more data go on, and wait for them."""
         self.depart()
@@ -315,7 +320,10 @@ class ServedMode(Mode):
         for table, group in self._tables.sparse:
             batch = table.pending() or nothing_pending(table.dim, self.num_shards)
             rows, grads, lr = batch.rows, batch.values, learning_rate(group)
-            parts.append(TableGradient(name=table.name, rows=rows, grads=grads, lr=lr))
+            gradient = TableGradient(
+                name=table.name, rows=rows, grads=grads, lr=lr, day=table.day
+            )
+            parts.append(gradient)
         for block, group in self._tables.dense if dense else ():
             grads, lr = block.gradients(), learning_rate(group)
             parts.append(TableGradient(name=block.name, rows=None, grads=grads, lr=lr))

@@ -24,7 +24,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from paramfleet.config.accessor import AccessorOptionError
 from paramfleet.nn.embedding import Different, SparseModule
 from paramfleet.tables.device.pass_ids import IdSet, PassIds
 from paramfleet.tables.device.plan import BatchIds, PlannedPass, plan_passes
@@ -32,6 +31,7 @@ from paramfleet.tables.device.shared import SharedSource
 from paramfleet.tables.device.source import DeviceSource
 from paramfleet.tables.device.table import DeviceRows, DeviceTable, bytes_of
 from paramfleet.tables.devices import to_device
+from paramfleet.tables.embedding_errors import demand_plain_rows
 from paramfleet.training.passes.backing import PassBacking
 from paramfleet.training.passes.rounds import SharedRounds
 from paramfleet_shared.errors import ContractError
@@ -184,13 +184,13 @@ class DevicePasses:
 
         Raises:
             OptimizerNotServedError: if rows are stepped by no rule of the pservers.
-            AccessorOptionError: if a table has an accessor.
+            EmbeddingOptionError: if a table has an accessor or an entry.
             DeviceBudgetError: if a batch doesn't fit into the budget.
             DeviceRoomError: if the device has less memory than a pass needs.
             IdError: if a batch has what can't be an id.
         """
         specs = self._backing.specs()
-        _demand_no_accessor(specs)
+        demand_plain_rows(specs.values(), where="a pass with rows on a device")
         with self._running(), ThreadPoolExecutor(1, "paramfleet-pass") as reader:
             prepared = [
                 [_Lookup(module, ids, module.different(ids)) for module, ids in lookups(batch)]
@@ -477,15 +477,3 @@ def _by_table(lookups: Iterable[_Lookup]) -> dict[str, list[NDArray[np.int64]]]:
 def _ids_of(lookups: Iterable[_Lookup]) -> BatchIds:
     """Return the ids of a batch by table."""
     return {name: np.concatenate(each) for name, each in _by_table(lookups).items()}
-
-
-def _demand_no_accessor(specs: Mapping[str, TableSpec]) -> None:
-    """Pass if no table has an accessor.
-
-    Raises:
-        AccessorOptionError: naming the first that has.
-    """
-    for name, spec in specs.items():
-        if spec.optimizer.num_counts:
-            rule = f"table {name!r}: rows on a device have no accessors; train without passes"
-            raise AccessorOptionError(option="accessor", value="CtrAccessor", rule=rule)

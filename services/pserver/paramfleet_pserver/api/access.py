@@ -19,9 +19,9 @@ __all__ = ["RIGHTS", "IssuedIncarnations"]
 RIGHTS: Rights = {
     **dict.fromkeys(
         (
-            "declare", "pull", "stage", "push", "step", "exchange", "remove", "void", "assign",
-            "leave", "join", "begin", "settle", "progress", "wait_turn", "hold", "save",
-            "saved", "load", "total", "answer", "states",
+            "declare", "pull", "stage", "push", "step", "exchange", "expired", "remove", "void",
+            "assign", "leave", "join", "begin", "settle", "progress", "wait_turn", "hold",
+            "save", "saved", "load", "total", "answer", "states",
             "read_pass", "prepare_pass", "commit_pass", "abort_pass", "pass_state",
         ),
         frozenset({"worker"}),
@@ -45,6 +45,7 @@ ACTING = frozenset(
         "step",
         "exchange",
         "void",
+        "expired",
         "remove",
         "assign",
         "leave",

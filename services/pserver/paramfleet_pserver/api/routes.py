@@ -17,6 +17,7 @@ from paramfleet_pserver.api import passing
 from paramfleet_pserver.api.access import IssuedIncarnations
 from paramfleet_pserver.api.answers import described
 from paramfleet_pserver.api.durable import DurableAnswers
+from paramfleet_pserver.api.expiring import list_expired
 from paramfleet_pserver.api.pushing import (
     answer_pull,
     apply_exchange,
@@ -94,7 +95,8 @@ from paramfleet_shared.values.ids import Rank, Step
 __all__ = ["OPERATIONS", "Routes"]
 
 OPERATIONS = (
-    "declare", "pull", "stage", "push", "step", "exchange", "remove", "void", "assign", "leave",
+    "declare", "pull", "stage", "push", "step", "exchange", "expired", "remove", "void",
+    "assign", "leave",
     "join", "begin", "settle", "progress", "wait_turn", "hold", "save", "saved", "load",
     "status", "total", "answer", "states",
     "read_pass", "prepare_pass", "commit_pass", "abort_pass", "pass_state",
@@ -614,6 +616,11 @@ class Routes:
         remove = remove_request(request.message, self._store)
         num = await remove_rows(training, self._owners, remove, self._holding, request)
         return Message(fields={"removed": num})
+
+    async def expired(self, request: Request) -> Message:
+        """Answer which rows of a table with an accessor have expired."""
+        training = self._trained("expired")
+        return await list_expired(training, self._owners, request, self._store)
 
     async def assign(self, request: Request) -> Message:
         """Overwrite the range of a dense table, unless it holds more than first values."""

@@ -5,6 +5,9 @@ __all__ = ["BODY_GAUGES", "HELD", "LOG_GAUGES", "SERVICE_GAUGES", "TABLE_GAUGES"
 TABLE_GAUGES = {
     "rows": "Rows (dense: values) of a table on this server.",
     "bytes": "Memory that a table takes on this server.",
+    "admitted": "Ids that a table's entry gave a row on this server, in this process's life; 0 "
+    "without an entry.",
+    "refused": "Times that it gave an id none: each push of one counts.",
     "pulls": "Reads of a table.",
     "pushes": "Gradients or differences taken for a table.",
     "version": "Pushes (sync: steps) applied to a table in this job.",

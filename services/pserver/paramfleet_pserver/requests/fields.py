@@ -46,6 +46,10 @@ class Fields:
             raise self._wrong(name, f"must be a whole number >= {least}, {end}")
         return value
 
+    def has(self, name: str) -> bool:
+        """Return whether there is a field of a name, and it isn't None."""
+        return self._values.get(name) is not None
+
     def optional_integer(self, name: str) -> int | None:
         """Return a whole number >= 0, or None if it is absent or None."""
         return None if self._values.get(name) is None else self.integer(name)

@@ -60,6 +60,8 @@ class SparsePart(NamedTuple):
     slots: NDArray[np.int64] | None = None
     """Where the rows were before the numbers are added, -1 for new ones; None if nobody has
     looked. They hold among an owner's jobs of one change, and no longer. [n]"""
+    day: int = 0
+    """Of rows with an accessor: the worker's today, from 1970; 0 for none."""
 
     @property
     def numbers(self) -> Encoded:
@@ -82,8 +84,7 @@ class SparsePart(NamedTuple):
 
     def scaled(self, scale: float) -> "SparsePart":
         """Return the rows multiplied by another ``scale``."""
-        ids, offsets, rows, wire, _, unique, weights, slots = self
-        return SparsePart(ids, offsets, rows, wire, scale, unique, weights, slots)
+        return self._replace(scale=scale)
 
 
 @dataclass(slots=True)
@@ -175,13 +176,14 @@ def push_rows(block: SparseShard, parts: list[SparsePart], lr: float, step: int)
     if len(parts) > 1:
         ids = np.concatenate([part.ids for part in parts])
         rows = np.concatenate([_numbers(part, unscaled) for part in parts])
-        block.push(ids, rows, lr=lr, step=step)
+        day = max(part.day for part in parts)
+        block.push(ids, rows, lr=lr, step=step, day=day)
         return
     part = parts[0]
     as_sent = part.scale == 1.0 and part.weights is None
     direct = part.unique and as_sent and CODECS[part.wire].direct
     rows = part.rows.rows if direct else _numbers(part, unscaled)
-    block.push(part.ids, rows, lr=lr, step=step, unique=part.unique)
+    block.push(part.ids, rows, lr=lr, step=step, unique=part.unique, day=part.day)
 
 
 def push_values(dense: DenseRange, parts: Sequence[DensePart], lr: float, step: int) -> None:

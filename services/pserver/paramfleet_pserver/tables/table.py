@@ -87,6 +87,16 @@ class Table(ABC):
     def num_bytes(self) -> int:
         """Return the memory they take."""
 
+    @property
+    def num_admitted(self) -> int:
+        """Return how many ids the table's entry gave a row."""
+        return 0
+
+    @property
+    def num_refused(self) -> int:
+        """Return how often it gave an id none."""
+        return 0
+
     @abstractmethod
     def update_jobs(
         self, parts: "Sequence[SparsePart | DensePart]", *, lr: float, step: int
@@ -149,6 +159,8 @@ class Table(ABC):
             "kind": self.spec.kind,
             "rows": self.num_rows,
             "bytes": self.num_bytes,
+            "admitted": self.num_admitted,
+            "refused": self.num_refused,
             "pulls": self.num_pulls,
             "pushes": self.num_pushes,
             "version": self.version,
@@ -184,6 +196,18 @@ class SparseTable(Table):
         self._capacity = TableCapacity(self.blocks)
         self._counters = self._new_counters()
         self.guards = [RateGuard() for _ in self.blocks]
+
+    @property
+    @override
+    def num_admitted(self) -> int:
+        deciding = (block.rows.admission for block in self.blocks)
+        return sum(each.num_admitted for each in deciding if each is not None)
+
+    @property
+    @override
+    def num_refused(self) -> int:
+        deciding = (block.rows.admission for block in self.blocks)
+        return sum(each.num_refused for each in deciding if each is not None)
 
     @property
     @override

@@ -31,6 +31,6 @@ def ctr_layout_of(spec: OptimizerSpec, layout: RowLayout) -> CtrLayout:
         places_of("embed"),
         places_of("embedx"),
         spans["delta_score"].start,
-        spans["unseen_days"].start,
+        spans["seen_day"].start,
         spans["is_extended"].start,
     )

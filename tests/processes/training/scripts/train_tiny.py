@@ -38,6 +38,8 @@ parser.add_argument("--traffic", action="store_true")
 parser.add_argument("--device", default="cpu")
 parser.add_argument("--accessor", default="", help="a sparse rule, for both tables")
 parser.add_argument("--cvm", action="store_true")
+parser.add_argument("--days", type=int, default=0, help="of so many steps, with a shrink each")
+parser.add_argument("--entry", default="", help="count:N or share:P, for both tables")
 args = parser.parse_args()
 
 if args.message_values:
@@ -64,7 +66,7 @@ OPTIMIZERS: dict[str, Any] = {
 }
 rule = fleet.nn.SparseRule(args.accessor, learning_rate="optimizer") if args.accessor else None
 ACCESSOR = rule and fleet.nn.CtrAccessor(
-    embedx_threshold=1.0, cvm=args.cvm, embed=rule, embedx=rule
+    show_click_decay_rate=0.6, embedx_threshold=1.0, cvm=args.cvm, embed=rule, embedx=rule
 )
 SERVED = ("sgd", "momentum", "adagrad", "adam", "adamw", "rowwise_adagrad", "ftrl")
 """Of which ``--optimizer each`` trains a model of its own with each one, side by side."""
@@ -77,6 +79,12 @@ class Tiny(torch.nn.Module):
         kept: dict[str, Any] = {"initializer": start, "storage": args.storage}
         if args.accessor:
             kept["accessor"] = ACCESSOR
+        if args.entry:
+            kind, _, number = args.entry.partition(":")
+            if kind == "count":
+                kept["entry"] = fleet.nn.CountFilterEntry(int(number))
+            else:
+                kept["entry"] = fleet.nn.ProbabilityEntry(float(number))
         more = 2 if args.cvm else 0
         self.wide = fleet.nn.EmbeddingBag(0, 1 + more, mode="sum", **kept)
         self.deep = fleet.nn.Embedding(0, 4 + more, **kept)
@@ -173,7 +181,14 @@ loader: Iterable[tuple[torch.Tensor, torch.Tensor]] = batches()
 if args.prefetch:
     ids_of = None if args.prefetch == "watch" else wanted
     loader = fleet.prefetch(loader, model, ids=ids_of, depth=args.depth)
-for ids, label in loader:
+gone: list[dict[str, int]] = []
+for number, (ids, label) in enumerate(loader):
+    if args.days and number % args.days == 0:
+        fleet.set_date(f"202611{number // args.days + 1:02}")
+        if number:
+            would = fleet.shrink(dry_run=True)
+            gone.append(fleet.shrink())
+            assert gone[-1] == would or args.mode != "sync", (gone, would)
     parts = [
         torch.nn.functional.binary_cross_entropy_with_logits(logits, label)
         for logits in model(ids).reshape(-1, len(label))
@@ -215,6 +230,7 @@ print(
             "predictions": predictions.tolist(),
             "staleness_p99": optimizer.staleness_p99(),
             "prefetch_misses": optimizer.prefetch_misses,
+            "gone": gone,
         }
     )
 )

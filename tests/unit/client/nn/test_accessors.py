@@ -1,5 +1,6 @@
 """Embeddings that count shows and clicks, trained in one process."""
 
+import datetime as dt
 from typing import Any
 
 import numpy as np
@@ -7,12 +8,14 @@ import pytest
 import torch
 
 import paramfleet as fleet
+from paramfleet.api.shrinking import Shrinking
+from paramfleet.config.errors import CallOrderError
 from paramfleet.config.roles import RoleMaker
 from paramfleet.nn import AccessorOptionError, CtrAccessor, EmbeddingOptionError, SparseRule
 from paramfleet.session.session import Session
+from paramfleet.tables.embedding_errors import demand_plain_rows
 from paramfleet.tables.row_store import RowStore
 from paramfleet.tables.rules import OptimizerNotServedError
-from paramfleet.training.modes.base import ModelTables, demand_no_accessor
 from paramfleet.training.passes.running import DevicePasses
 
 PLAIN = SparseRule("SparseNaiveSGDRule", learning_rate="optimizer")
@@ -246,7 +249,7 @@ def test_modules_that_share_a_table_share_its_accessor(session: Session) -> None
             self.a = fleet.nn.Embedding(0, 3, name="t", accessor=accessor())
             self.b = fleet.nn.EmbeddingBag(0, 3, name="t", accessor=accessor(click_coeff=2.0))
 
-    with pytest.raises(AccessorOptionError, match="has another one by another module"):
+    with pytest.raises(EmbeddingOptionError, match="has another one by another module"):
         trained(session, Two())
 
 
@@ -257,12 +260,15 @@ def test_an_optimizer_that_maximizes_is_refused(session: Session) -> None:
         session.distributed_optimizer(optimizer)
 
 
-def test_modes_that_have_no_accessors_say_so() -> None:
-    table = fleet.nn.Embedding(0, 3, name="t", accessor=accessor()).table
-    tables = ModelTables(sparse=((table, {}),), dense=())
+@pytest.mark.parametrize("option", ["accessor", "entry"])
+def test_modes_that_have_none_say_so(option: str) -> None:
+    options: dict[str, Any] = {"accessor": accessor(), "entry": fleet.nn.CountFilterEntry(3)}
+    given = {option: options[option]}
+    spec = RowStore.of(fleet.nn.Embedding(0, 3, name="t", **given).table).spec
 
-    with pytest.raises(AccessorOptionError, match="table 't': geo mode has no accessors"):
-        demand_no_accessor(tables, mode="geo")
+    with pytest.raises(EmbeddingOptionError, match="of table 't': geo mode has none") as raised:
+        demand_plain_rows([spec], where="geo mode")
+    assert raised.value.option == option
 
 
 def test_a_pass_on_a_device_has_no_accessors(session: Session) -> None:
@@ -270,5 +276,53 @@ def test_a_pass_on_a_device_has_no_accessors(session: Session) -> None:
     optimizer = trained(session, module)
     passes = DevicePasses(optimizer.running.passes, device=torch.device("cpu"))
 
-    with pytest.raises(AccessorOptionError, match="table 't': rows on a device have no"):
+    with pytest.raises(EmbeddingOptionError, match="a pass with rows on a device has none"):
         next(passes.run([torch.tensor([1])], lambda batch: [(module, batch)]))
+
+
+def test_rows_expire_by_the_date_and_a_dry_run_counts_them(session: Session) -> None:
+    module = fleet.nn.Embedding(0, 1, name="t", accessor=accessor(delete_threshold=0.15))
+    plain = fleet.nn.Embedding(0, 1, name="plain")
+    optimizer = trained(session, torch.nn.ModuleList([module, plain]))
+    shrinking = Shrinking(session)
+
+    def train(*ids: int) -> None:
+        used = torch.tensor(ids)
+        optimizer.minimize((module(used, show=2 * torch.ones(len(ids))) + plain(used)).sum())
+
+    shrinking.set_date("20261101")
+    train(1, 2)
+    assert shrinking.shrink() == {"t": 0}
+    shrinking.set_date(dt.date(2026, 11, 20))  # .2 fades to .136
+    train(2, 3)
+
+    assert shrinking.shrink(dry_run=True) == {"t": 1}
+    assert shrinking.shrink("t") == {"t": 1}
+    assert rows_of(module, 1, 2, 3)[:, 0].tolist() == [0, pytest.approx(3.362, abs=1e-3), 2]
+    assert plain.table.source.num_rows == 3  # type: ignore[attr-defined]  # a RowStore
+
+
+@pytest.mark.parametrize("date", ["2026-11-26", "", "19700101", "99991231", 20261126, None])
+def test_what_is_no_date_is_named(session: Session, date: Any) -> None:
+    trained(session, fleet.nn.Embedding(0, 1, accessor=accessor()))
+    with pytest.raises(AccessorOptionError) as raised:
+        Shrinking(session).set_date(date)
+    assert raised.value.option == "date"
+
+
+def test_a_table_without_an_accessor_does_not_shrink(session: Session) -> None:
+    trained(session, fleet.nn.Embedding(0, 1, name="plain"))
+    assert Shrinking(session).shrink() == {}
+    with pytest.raises(
+        AccessorOptionError, match="has no accessor; these tables have one: none"
+    ):
+        Shrinking(session).shrink("plain")
+
+
+def test_gradients_that_wait_are_stepped_before_rows_go(session: Session) -> None:
+    module = fleet.nn.Embedding(0, 1, name="t", accessor=accessor())
+    trained(session, module)
+    module(torch.tensor([1])).sum().backward()
+
+    with pytest.raises(CallOrderError):
+        Shrinking(session).shrink()

@@ -38,13 +38,19 @@ from paramfleet_shared.settings.config import read_environment
 from paramfleet_shared.tables.encoding import WireDtype, encode_rows
 from paramfleet_shared.tables.routing import route
 from paramfleet_shared.tables.rules.catalog import RULES
-from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
+from paramfleet_shared.tables.spec import EntrySpec, OptimizerSpec, TableSpec
 from paramfleet_shared.values.ids import Rank, Step
 
 SHARDS, DIM, SIZE, NUM_WORKERS, MOST_ROWS = 8, 3, 11, 3, 1 << 20
 WIRES: tuple[WireDtype, ...] = ("float32", "float16", "bfloat16", "int8", "float8_e4m3")
 MODES: tuple[Mode, ...] = ("sync", "async", "geo", "localsgd", "gpubox")
 RULE_NAMES = sorted(RULES.keys() - {"sum"})
+ENTRIES = {
+    "ctr": EntrySpec(kind="count_filter", value=2),
+    "adagrad": EntrySpec(kind="count_filter", value=3),
+    "adam": EntrySpec(kind="probability", value=0.5),
+}
+"""By rule, of the table "rows"."""
 EXAMPLES = int(read_environment().get("REPLAY_EXAMPLES", "200"))
 
 
@@ -291,8 +297,16 @@ def specs_of(mode: Mode, storage: str, rule: str) -> tuple[TableSpec, ...]:
     plain = "sgd" if rule == "ctr" else rule  # an accessor's rows are float32, never dense
     dense = OptimizerSpec(rule="sum" if mode == "geo" else cast("Any", plain))
     half = OptimizerSpec(rule="sum" if adds_up else cast("Any", plain))
+    entry = ENTRIES.get(rule, EntrySpec()) if mode in {"sync", "async"} else EntrySpec()
     return (
-        TableSpec(name="rows", kind="sparse", dim=DIM, optimizer=sparse, num_shards=SHARDS),
+        TableSpec(
+            name="rows",
+            kind="sparse",
+            dim=DIM,
+            optimizer=sparse,
+            num_shards=SHARDS,
+            entry=entry,
+        ),
         TableSpec(
             name="half",
             kind="sparse",
@@ -321,6 +335,12 @@ def state_of(machine: Machine, *, same_owners: bool) -> Iterator[Any]:
             yield sorted(table._updates.items())
         elif isinstance(table, SparseTable):
             yield from _rows_of(table)
+            yield sorted(
+                (shard, each.num_counted, each.pages.tolist(), each.counters.tobytes())
+                for block in table.blocks
+                if block.rows.admission is not None
+                for shard, each in block.rows.admission.sketches().items()
+            )
             if same_owners:
                 for block in table.blocks:
                     *places, num_turns, num_pushes = block.rows.places()

@@ -108,8 +108,6 @@ def test_a_push_counts_and_scores() -> None:
     row = columns(shard)
     np.testing.assert_array_equal(row["value"][:2], [3, 1])
     np.testing.assert_allclose(row["delta_score"], [1.2], rtol=1e-6)
-    np.testing.assert_array_equal(row["unseen_days"], [0])
-
     push(shard, [5], [[3, 1, 0]])
     np.testing.assert_allclose(columns(shard)["delta_score"], [2.4], rtol=1e-6)
 
@@ -193,6 +191,65 @@ def test_what_comes_twice_for_an_id_is_one_push(unique: bool) -> None:
 
     known = sorted(set(range(6)))
     np.testing.assert_array_equal(values(once, known), values(apart, known))
+
+
+TODAY = 20_000
+
+
+def life_of(show: int, click: int, *, days: int = 200) -> int | None:
+    """Return on which day after its push a row expires; None if it doesn't."""
+    shard = SparseShard(table(dim=3))
+    push(shard, [5], [[show, click, 0]], day=TODAY)
+    return next((n for n in range(days) if len(shard.expired(0, 9, day=TODAY + n))), None)
+
+
+@pytest.mark.parametrize(
+    ("show", "click", "day"), [(8, 0, 1), (9, 0, 6), (1, 1, 12), (2, 2, 31), (100, 10, 31)]
+)
+def test_a_row_expires_when_fleet_would_delete_it(show: int, click: int, day: int) -> None:
+    assert life_of(show, click) == day
+
+
+def test_counts_fade_as_in_fleet_where_days_do_not_end_a_row() -> None:
+    shard = SparseShard(table(dim=3, delete_after_unseen_days=10_000))
+    push(shard, [1, 2], [[2, 2, 0], [10, 10, 0]], day=TODAY)
+    ends: dict[int, int] = {}
+    for after in range(200):
+        for each in shard.expired(0, 9, day=TODAY + after).tolist():
+            ends.setdefault(each, after)
+    assert ends == {1: 46, 2: 126}
+
+
+def test_a_row_that_is_seen_again_has_what_is_left_and_more() -> None:
+    shard = SparseShard(table(dim=3, show_click_decay_rate=0.5))
+    push(shard, [5], [[8, 4, 0]], day=TODAY)
+    push(shard, [5], [[1, 1, 0]], day=TODAY + 2)
+
+    row = columns(shard)
+    assert row["value"][:2].tolist() == [8 / 4 + 1, 4 / 4 + 1]
+    assert row["seen_day"] == [TODAY + 2]
+    assert row["delta_score"] == pytest.approx([0.4 + 4 + 1])
+
+    push(shard, [5], [[1, 0, 0]], day=TODAY)  # of a worker that is behind
+    assert columns(shard)["value"][:2].tolist() == [4, 2]
+    assert columns(shard)["seen_day"] == [TODAY + 2]
+
+
+def test_without_a_date_nothing_fades_and_scores_alone_count() -> None:
+    shard = SparseShard(table(dim=3))
+    push(shard, [1, 2], [[7, 0, 0], [9, 0, 0]])
+    assert shard.expired(0, 9, day=0).tolist() == [1]
+    assert shard.expired(0, 9, day=TODAY).tolist() == [1], "it isn't known when they were seen"
+
+
+def test_expired_rows_are_listed_by_places_of_rows_that_are_there() -> None:
+    shard = SparseShard(table(dim=3))
+    push(shard, list(range(10)), [[1, 0, 0]] * 10)
+    shard.release(shard.remove(np.array([3, 4], np.int64)))
+
+    assert shard.expired(0, 5, day=0).tolist() == [0, 1, 2]
+    assert shard.expired(5, 99, day=0).tolist() == [5, 6, 7, 8, 9]
+    assert SparseShard(TableSpec(name="t", kind="sparse")).expired(0, 9, day=0).size == 0
 
 
 # A second implementation, row by row, in float64.

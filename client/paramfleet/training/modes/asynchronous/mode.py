@@ -112,6 +112,11 @@ class AsyncMode(ServedMode):
         self.flush()  # gradients that came later would begin the rows anew
         return super().remove(table, ids)
 
+    @override
+    def expired(self, table: SparseTable) -> NDArray[np.int64]:
+        self.flush()  # rows that were seen now haven't expired
+        return super().expired(table)
+
     def finish(self) -> None:
         """Push what waits and what is left of narrowed gradients, and end as every mode."""
         self._push_all()

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from paramfleet.config.strategy import TrainingMode
+from paramfleet.tables.embedding_errors import demand_plain_rows
 from paramfleet.tables.error_feedback import sent_and_lost
 from paramfleet.tables.exchange_rows import received_ids, removed_ids
 from paramfleet.tables.replica import DenseReplica, RowReplica
@@ -35,7 +36,6 @@ from paramfleet.training.modes.base import (
     Mode,
     ModelTables,
     check_gradients,
-    demand_no_accessor,
 )
 from paramfleet.training.modes.fresh import FreshSteps
 from paramfleet.training.modes.geo.came import RowsThatCame
@@ -86,8 +86,8 @@ class GeoMode(Mode):
         self._optimizer = optimizer
         self._tables = tables
         self._blocks = [block for block, _ in tables.dense]
-        demand_no_accessor(tables, mode="geo")
         stores = [RowStore.of(table) for table, _ in tables.sparse]
+        demand_plain_rows([store.spec for store in stores], where="geo mode")
         self._rows = {
             store.spec.name: RowReplica(
                 store,

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from paramfleet.config.strategy import TrainingMode
+from paramfleet.tables.embedding_errors import demand_plain_rows
 from paramfleet.tables.sparse import SparseTable
 from paramfleet.training.job import Job
 from paramfleet.training.modes.ahead import Expecting, Wanted
-from paramfleet.training.modes.base import ModelTables, check_gradients, demand_no_accessor
+from paramfleet.training.modes.base import ModelTables, check_gradients
 from paramfleet.training.modes.gpubox.passes import (
     LookupNotSaidError,
     NoPassError,
@@ -46,8 +47,8 @@ class GpuBoxMode(ServedMode):
         optimizer: torch.optim.Optimizer,
         tables: ModelTables,
     ) -> None:
-        demand_no_accessor(tables, mode="gpubox")
         super().__init__(job, mode, optimizer, tables)
+        demand_plain_rows(self._specs, where="gpubox mode")
         self._passes = ServedPasses(job, self._specs, tables, self, self.refresh)
 
     @override

@@ -124,6 +124,7 @@ class _Reader:
             "places": tables.places,
             "free": tables.free,
             "index": tables.index,
+            "sketch": tables.sketch,
             "rows": tables.rows,
             "steps": self._steps,
             "progress": self._progress,

@@ -17,6 +17,7 @@ from paramfleet_pserver.tables.table import DenseTable, SparseTable, Table
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message
 from paramfleet_shared.tables.routing import route
+from paramfleet_shared.tables.rows.admission import SketchPages
 from paramfleet_shared.tables.sparse import Places
 
 __all__ = ["TableReader"]
@@ -127,6 +128,26 @@ class TableReader:
             raise MalformedMessageError(where="tensor 'free'", rule=rule)
         turns, pushes = fields.integer("turns"), fields.integer("pushes")
         block.rows.restore(Places(ids, is_live, free, turns, pushes))
+
+    def sketch(self, message: Message) -> None:
+        """Put counters of ids without a row.
+
+        Raises:
+            MalformedMessageError: if a field or tensor is wrong.
+        """
+        fields = Fields(message.fields, where="sketch")
+        table, block = self.block_of(fields)
+        shard = fields.integer("shard")
+        first, admission = table.hosted.start, block.rows.admission
+        if admission is None or shard - first not in block.shards:
+            raise MalformedMessageError(where="sketch", rule="is of another block or table")
+        pages = array_of(message, "pages", "int64", (None,))
+        counters = array_of(message, "counters", "uint8", (len(pages), None))
+        some = SketchPages(pages, counters, fields.integer("counted"))
+        try:
+            admission.restore(shard, some)
+        except ValueError as error:
+            raise MalformedMessageError(where="sketch", rule=str(error)) from error
 
     def rows(self, message: Message) -> None:
         """Fill rows that are there.

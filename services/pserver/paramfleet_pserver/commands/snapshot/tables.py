@@ -18,6 +18,7 @@ from paramfleet_pserver.tables.parts import Update
 from paramfleet_pserver.tables.table import DenseTable, SparseTable, Table
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.tables.memory.image import ShardImage
+from paramfleet_shared.tables.rows.admission import SketchPages
 
 __all__ = ["DenseImage", "Piece", "SparseImage"]
 
@@ -64,12 +65,16 @@ class SparseImage:
         self._piece_bytes = piece_bytes
         self._images = dict[int, ShardImage]()
         """By block, each from when its owner has taken it until it is read."""
+        self._sketches = dict[int, dict[int, SketchPages]]()
+        """By block and shard, the same; of ids without a row."""
 
     def begin_jobs(self) -> list[Job]:
         """Return what takes the image of each block."""
 
         def take(index: int, block: Block) -> None:
             self._images[index] = block.rows.image()
+            if block.rows.admission is not None:
+                self._sketches[index] = block.rows.admission.sketches()
 
         jobs = []
         for index, block in enumerate(self._blocks):
@@ -101,12 +106,25 @@ class SparseImage:
                 )
             about = {"turns": counts.num_turns, "pushes": counts.num_pushes}
             yield Message(fields={"kind": "index", **at, **about})
+            yield from self._sketch_pieces(index, at)
             row_bytes = block.rows.layout.row_bytes
             size = max(1, self._piece_bytes // row_bytes)
             for start in range(0, num_places, size):
                 read = partial(self._rows, index, start, size, at)
                 yield Piece(block.owner, row_bytes * size, read)
             yield Piece(block.owner, 0, partial(self._end, index))
+
+    def _sketch_pieces(self, index: int, at: dict[str, Any]) -> Iterator[Message]:
+        for shard, sketch in self._sketches.pop(index, {}).items():
+            about = {"kind": "sketch", **at, "shard": shard, "counted": sketch.num_counted}
+            size = max(1, self._piece_bytes // max(1, sketch.counters.shape[1]))
+            for start in range(0, len(sketch.pages), size):
+                some = slice(start, start + size)
+                tensors: dict[str, NDArray[Any]] = {
+                    "pages": sketch.pages[some],
+                    "counters": sketch.counters[some],
+                }
+                yield Message(fields=about, tensors=tensors)
 
     def _places(self, index: int, start: int, size: int, at: dict[str, Any]) -> Message:
         image = self._images[index]

@@ -17,7 +17,16 @@ from paramfleet_shared.tables.rules.ctr.catalog import PART_RULES
 from paramfleet_shared.tables.rules.ctr.record import PartRule
 from paramfleet_shared.tables.spec import OptimizerSpec
 
-__all__ = ["CtrLayout", "CtrStep", "CtrTable", "ctr_step_of", "step_ctr_rows"]
+__all__ = [
+    "CtrLayout",
+    "CtrStep",
+    "CtrTable",
+    "ctr_step_of",
+    "expiry_limits_of",
+    "list_expired",
+    "scoring_of",
+    "step_ctr_rows",
+]
 
 
 class PartNumbers(NamedTuple):
@@ -38,9 +47,20 @@ class CtrStep(NamedTuple):
 
     embed: PartNumbers
     embedx: PartNumbers
+    scoring: "Scoring"
+    threshold: np.float32
+    """The score at which a row grows."""
+    day: int
+    """Of the step, from 1970; 0 for none."""
+
+
+class Scoring(NamedTuple):
+    """What a row's counts are worth, and how they fade."""
+
     nonclk_coeff: np.float32
     click_coeff: np.float32
-    threshold: np.float32
+    decay_rate: float
+    """Of a day."""
 
 
 class CtrTable(NamedTuple):
@@ -64,16 +84,34 @@ class CtrLayout(NamedTuple):
     """Where the states of the first part's weights begin, and those of the part."""
     embedx: tuple[int, int]
     delta_score: int
-    unseen_days: int
+    seen_day: int
     is_extended: int
 
 
-def ctr_step_of(spec: OptimizerSpec, *, lr: float) -> CtrStep:
+def scoring_of(spec: OptimizerSpec) -> Scoring:
+    """Return how a table with an accessor scores its rows."""
+    constants = spec.constants
+    return Scoring(
+        np.float32(constants["nonclk_coeff"]),
+        np.float32(constants["click_coeff"]),
+        float(constants["show_click_decay_rate"]),
+    )
+
+
+def expiry_limits_of(spec: OptimizerSpec) -> tuple[np.float32, int]:
+    """Return the least score of a row that stays, and the days for which it may be unseen."""
+    constants = spec.constants
+    days = int(constants["delete_after_unseen_days"])
+    return np.float32(constants["delete_threshold"]), days
+
+
+def ctr_step_of(spec: OptimizerSpec, *, lr: float, day: int = 0) -> CtrStep:
     """Return a step of a table with an accessor.
 
     Args:
         spec: Its rule, ``ctr``.
         lr: Learning rate of this step; of parts that follow it.
+        day: Of the step, from 1970; 0 for none.
     """
     constants = spec.constants
     names = list(PART_RULES)
@@ -93,8 +131,8 @@ def ctr_step_of(spec: OptimizerSpec, *, lr: float) -> CtrStep:
         )
 
     embed, embedx = (numbers_of(part) for part in PARTS)
-    scores = ("nonclk_coeff", "click_coeff", "embedx_threshold")
-    return CtrStep(embed, embedx, *(np.float32(constants[name]) for name in scores))
+    threshold = np.float32(constants["embedx_threshold"])
+    return CtrStep(embed, embedx, scoring_of(spec), threshold, day)
 
 
 @inlined
@@ -227,8 +265,17 @@ def _step_part(
 
 
 @inlined
-def _score(step: CtrStep, show: Any, click: Any) -> Any:
-    return (show - click) * step.nonclk_coeff + click * step.click_coeff
+def _score(scoring: Scoring, show: Any, click: Any) -> Any:
+    return (show - click) * scoring.nonclk_coeff + click * scoring.click_coeff
+
+
+@inlined
+def _faded(scoring: Scoring, seen: Any, day: Any) -> Any:
+    """Return what is left of counts of a day, on another one."""
+    days = day - np.int64(seen)
+    if seen == 0 or days <= 0:
+        return np.float32(1.0)
+    return np.float32(scoring.decay_rate**days)
 
 
 @uncounted
@@ -242,10 +289,12 @@ def _step_row(
 ) -> bool:
     """Step a row with what is pushed from ``first`` on; return whether it is to grow now."""
     show, click = grads[first], grads[first + 1]
-    floats[row] += show
-    floats[row + 1] += click
-    floats[row + layout.delta_score] += _score(step, show, click)
-    floats[row + layout.unseen_days] = np.float32(0.0)
+    seen = floats[row + layout.seen_day]
+    left = _faded(step.scoring, seen, step.day)
+    floats[row] = floats[row] * left + show
+    floats[row + 1] = floats[row + 1] * left + click
+    floats[row + layout.delta_score] += _score(step.scoring, show, click)
+    floats[row + layout.seen_day] = max(seen, np.float32(step.day))
     shows = np.float64(show)
     for_embed = shows if step.embed.is_scaled else 1.0
     at = (row + NUM_COUNTS, row + layout.embed[0], row + layout.embed[1])
@@ -258,7 +307,7 @@ def _step_row(
         at = (row + NUM_SHORT, row + layout.embedx[0], row + layout.embedx[1])
         _step_part(step.embedx, floats, at, grads, first + NUM_SHORT, (num, for_embedx))
         return False
-    score: Any = _score(step, floats[row], floats[row + 1])
+    score: Any = _score(step.scoring, floats[row], floats[row + 1])
     return score >= step.threshold  # type: ignore[no-any-return]  # a kernel's bool
 
 
@@ -290,3 +339,33 @@ def step_ctr_rows(
         if _step_row(step, floats, row, grads, i * dim, layout):
             floats[row + layout.is_extended] = np.float32(1.0)
             fill_columns(firsts, keys[i], floats, row, (NUM_SHORT, dim))
+
+
+@uncounted
+def list_expired(
+    scoring: Scoring,
+    table: CtrTable,
+    slots: NDArray[np.int64],
+    day: int,
+    limits: tuple[np.float32, int],
+    expired: NDArray[np.bool_],
+) -> None:
+    """Say of the row at each slot whether it has expired on a day.
+
+    Args:
+        scoring: Of the table.
+        table: The rows.
+        slots: Where they are.
+        day: From 1970; 0 for none.
+        limits: (the least score that stays, the days for which a row may be unseen).
+        expired: [n]; filled.
+    """
+    _firsts, floats, layout = table
+    for i in range(slots.size):
+        row = slots[i] * layout.pitch
+        seen = floats[row + layout.seen_day]
+        left = _faded(scoring, seen, day)
+        score = _score(scoring, floats[row] * left, floats[row + 1] * left)
+        expired[i] = score < limits[0]
+        if seen > 0 and day - np.int64(seen) > limits[1]:
+            expired[i] = True

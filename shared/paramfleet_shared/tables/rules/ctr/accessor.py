@@ -3,14 +3,20 @@
 A row's values are ``show, click, embed, embedx[m]``. What is pushed for a row has the same
 shape: how often its id was shown and clicked in a step, and its gradients. One step::
 
-    show += s;  click += c;  delta_score += score(s, c);  unseen_days = 0
+    show, click *= show_click_decay_rate ** days since seen_day;  seen_day = today
+    show += s;  click += c;  delta_score += score(s, c)
     embed and embedx step by their rules, with gradients / s where a rule is ``per_show``
     score(show, click) = (show - click) * nonclk_coeff + click * click_coeff
 
 A row begins short: its embedx is 0 and doesn't learn. It is made from the table's initializer
 after the step at whose end the score is ``embedx_threshold`` or more, and stays for ever.
 
-Source: Paddle, ``paddle/fluid/distributed/ps/table/ctr_accessor.cc``.
+Days are counted from 1970, and 0 is none: without a date nothing fades. A row has expired if
+its score, faded up to today, is less than ``delete_threshold``, or it was seen longer ago than
+``delete_after_unseen_days``. Fleet multiplies all rows once a day instead, and counts the days
+of each up; its newer accessor has a clock, as here.
+
+Source: Paddle, ``paddle/fluid/distributed/ps/table/ctr_accessor.cc``, ``ctr_dymf_accessor.cc``.
 """
 
 from paramfleet_shared.tables.rules.ctr.catalog import PART_RULES
@@ -34,7 +40,7 @@ NUM_SHORT = 3
 PARTS = ("embed", "embedx")
 """The parts of a row, and how the names of their constants and columns begin."""
 
-STATISTICS = ("delta_score", "unseen_days", "is_extended")
+STATISTICS = ("delta_score", "seen_day", "is_extended")
 """The columns of a row behind the states of its rules; each is a number."""
 
 _FAR = 1e30
@@ -108,6 +114,9 @@ CTR = Rule(
         Constant(name="nonclk_coeff", default=0.1, least=-1e6, most=1e6),
         Constant(name="click_coeff", default=1.0, least=-1e6, most=1e6),
         Constant(name="embedx_threshold", default=10.0, least=-_FAR, most=_FAR),
+        Constant(name="show_click_decay_rate", default=0.98, least=1e-6),
+        Constant(name="delete_threshold", default=0.8, least=-_FAR, most=_FAR),
+        Constant(name="delete_after_unseen_days", default=30, most=1e6),
         Constant(name="show_scale", default=True),
         Constant(name="zero_init", default=True),
         Constant(name="grad_scale", default="show", choices=("show", "mean")),

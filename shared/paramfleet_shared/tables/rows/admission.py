@@ -1,0 +1,147 @@
+"""Which ids of a table get a row when they are pushed.
+
+What decides is the table's entry and the pushes themselves, in their order: the same pushes
+admit the same ids, however many owners share the shards.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paramfleet_shared.tables.kernels.counting import (
+    DEPTH,
+    MAX_WIDTH_BITS,
+    admit_by_hash,
+    count_keys,
+)
+from paramfleet_shared.tables.memory.reservation import reserve
+from paramfleet_shared.tables.routing import route
+from paramfleet_shared.tables.spec import TableSpec, stream_of
+
+__all__ = ["Admission", "SketchPages"]
+
+SKETCH_BITS = 24
+"""Of the counters in a line of all of a table's shards together: 16.8 million. With three lines
+of a byte each a table's sketches take 48 MiB at most, of all pservers."""
+
+AGES_AFTER = 1.0
+"""Counts of a sketch, in times the counters of a line, after which all are halved: so ids that
+come no more don't fill it, and those that do are seldom counted with others."""
+
+
+PAGE = 4096
+"""Counters that are copied together; fewer where a line has fewer."""
+
+
+class SketchPages(NamedTuple):
+    """How often ids of one shard came that have no row, as far as there were any."""
+
+    pages: NDArray[np.int64]
+    """Which pages have other than zeros. [m]"""
+    counters: NDArray[np.uint8]
+    """Theirs. [m, page]"""
+    num_counted: int
+    """Ids counted since the counters were halved last, and half of those before."""
+
+
+class _Sketch:
+    """Counters of one shard, zeros at first, which take memory when they count."""
+
+    def __init__(self, width: int) -> None:
+        self.counters = reserve(DEPTH * width, np.uint8)
+        self.by_page = self.counters.reshape(-1, min(PAGE, width))
+        self.touched = np.zeros(len(self.by_page), np.bool_)
+        self.num_counted = 0
+        self._most = int(AGES_AFTER * width)
+
+    def count(self, keys: NDArray[np.uint64], least: int, admitted: NDArray[np.bool_]) -> None:
+        """Count keys, and say which have come often enough."""
+        num = count_keys(self.counters, self.touched, keys, least, admitted)
+        self.num_counted += num
+        if self.num_counted >= self._most:
+            self.by_page[self.touched] >>= 1
+            self.num_counted //= 2
+
+
+class Admission:
+    """Decides for one shard's owner which unknown ids get a row.
+
+    Args:
+        spec: A table with an entry.
+    """
+
+    def __init__(self, spec: TableSpec) -> None:
+        self._entry = spec.entry
+        self._num_shards = spec.num_shards
+        self._stream = np.uint64(stream_of(spec.seed, spec.name))
+        self._sketches: dict[int, _Sketch] = {}
+        """By the number of their shard in the job."""
+        self.num_admitted = 0
+        self.num_refused = 0
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the memory of the sketches, as far as they have counted."""
+        return sum(
+            int(each.touched.sum()) * each.by_page.shape[1] for each in self._sketches.values()
+        )
+
+    def decide(self, keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Return which ids get a row now, of ids that have none: bool [n].
+
+        Args:
+            keys: uint64 [n], each once.
+        """
+        admitted = np.empty(keys.size, np.bool_)
+        if self._entry.kind == "probability":
+            most = np.uint64(self._entry.value * 2.0**64)
+            admit_by_hash(keys, self._stream, most, admitted)
+        else:
+            self._count(keys, admitted)
+        num = int(admitted.sum())
+        self.num_admitted += num
+        self.num_refused += keys.size - num
+        return admitted
+
+    def sketches(self) -> dict[int, SketchPages]:
+        """Return copies of the sketches by the number of their shard in the job."""
+        found = {}
+        for shard, each in self._sketches.items():
+            pages = np.flatnonzero(each.touched)
+            found[shard] = SketchPages(pages, each.by_page[pages], each.num_counted)
+        return found
+
+    def restore(self, shard: int, some: SketchPages) -> None:
+        """Take over pages of another one's sketch.
+
+        Raises:
+            ValueError: if there is no such shard, or it has no such pages.
+        """
+        if self._entry.kind != "count_filter" or not 0 <= shard < self._num_shards:
+            message = f"shard {shard} has no sketch"
+            raise ValueError(message)
+        own = self._of(shard)
+        num, size = own.by_page.shape
+        fits = some.counters.shape == (len(some.pages), size)
+        if not fits or ((some.pages < 0) | (some.pages >= num)).any():
+            message = f"a sketch has {num} pages of {size} counters"
+            raise ValueError(message)
+        own.by_page[some.pages] = some.counters
+        own.touched[some.pages] = True
+        own.num_counted = some.num_counted
+
+    def _of(self, shard: int) -> _Sketch:
+        if shard not in self._sketches:
+            bits = SKETCH_BITS - (self._num_shards - 1).bit_length()
+            self._sketches[shard] = _Sketch(1 << min(MAX_WIDTH_BITS, bits))
+        return self._sketches[shard]
+
+    def _count(self, keys: NDArray[np.uint64], admitted: NDArray[np.bool_]) -> None:
+        routed = route(keys.view(np.int64), self._num_shards)
+        least = int(self._entry.value)
+        for shard in np.flatnonzero(np.diff(routed.offsets)).tolist():
+            where = slice(*routed.offsets[shard : shard + 2].tolist())
+            found = np.empty(where.stop - where.start, np.bool_)
+            self._of(shard).count(routed.ids[where].view(np.uint64), least, found)
+            admitted[routed.positions[where]] = found
