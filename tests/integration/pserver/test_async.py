@@ -110,6 +110,8 @@ async def test_each_applied_push_counts_as_one_version_and_one_adam_step(
         "kind": "sparse",
         "rows": 1,
         "bytes": 0,
+        "admitted": 0,
+        "refused": 0,
         "pulls": 0,
         "pushes": 1,
         "version": 1,

@@ -468,12 +468,8 @@ class Launcher:
         self._console.say(self._verdict + stopping)
         if child is None:
             return
-        lines = child.tail(TAIL_LINES)
-        if not lines:  # it may have been started again, and have said nothing since
-            self._console.say(f"it has written nothing since it was started; see {child.log}")
-            return
         self._console.say(f"the last lines of {child.log}:")
-        for line in lines:
+        for line in child.tail(TAIL_LINES) or ["(it has written none since it was started)"]:
             self._console.say(f"    {line}")
 
     async def _last_words(self) -> None:
