@@ -48,7 +48,7 @@ def run(folder: Path, *words: str) -> None:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=3 * LATE_S,
+        timeout=9 * LATE_S,  # a run of verify may stand still for 60 s
         check=False,
     )
     assert [path.read_text() for path in folder.glob("ran-*")] == []

@@ -44,7 +44,7 @@ def browser() -> Iterator[Any]:
 @pytest.fixture
 def job(jobs: Any, tmp_path: Path) -> Iterator[tuple[Any, Any]]:
     """Start a job whose worker 1 reads slowly; end it in good order."""
-    args = ("--mode", "async", "--asks", "--slow_data_ms", "40")
+    args = ("--mode", "async", "--asks", "--slow_data_ms", "150")
     env = {"PARAMFLEET_LOG_FORMAT": "json"}
     running = jobs.start("train_long.py", *args, servers=1, **env)
     for rank in (0, 1):
