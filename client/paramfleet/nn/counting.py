@@ -15,12 +15,25 @@ from paramfleet.tables.devices import to_host
 from paramfleet.tables.sparse import RowUse
 from paramfleet_shared.tables.routing import merge_by_inverse
 
-__all__ = ["continuous_value_model", "use_of"]
+__all__ = ["continuous_value_model", "use_by_gradient", "use_of"]
 
 Count = torch.Tensor | None
 
 
-def use_of(  # noqa: PLR0913 - what a forward knows
+def use_by_gradient(*, instances: int, show: Count, click: Count) -> RowUse:
+    """Return how a forward uses rows whose counts come with their gradients.
+
+    Raises:
+        AccessorOptionError: if they are given, too.
+    """
+    for option, value in (("show", show), ("click", click)):
+        if value is not None:
+            rule = "with cvm=True counts come by fleet.nn.continuous_value_model"
+            raise AccessorOptionError(option=option, value="a tensor", rule=rule)
+    return RowUse(max(1, instances), None)
+
+
+def use_of(
     instance_of: NDArray[np.int64],
     index: NDArray[np.int64],
     num_rows: int,
@@ -28,7 +41,6 @@ def use_of(  # noqa: PLR0913 - what a forward knows
     instances: int,
     show: Count,
     click: Count,
-    from_gradient: bool,
 ) -> RowUse:
     """Return how a forward uses rows.
 
@@ -39,18 +51,11 @@ def use_of(  # noqa: PLR0913 - what a forward knows
         instances: B.
         show: [B], how often each instance was shown; None for once.
         click: [B], and clicked; None for never.
-        from_gradient: Whether the counts come with the gradients.
 
     Raises:
-        AccessorOptionError: if a count has another shape, is negative or isn't finite, if no
-            instance was shown, or if they come with the gradients, too.
+        AccessorOptionError: if a count has another shape, is negative or isn't finite, or if
+            an instance wasn't shown.
     """
-    if from_gradient:
-        for option, value in (("show", show), ("click", click)):
-            if value is not None:
-                rule = "with cvm=True counts come by fleet.nn.continuous_value_model"
-                raise AccessorOptionError(option=option, value="a tensor", rule=rule)
-        return RowUse(max(1, instances), None)
     shows = _counts("show", show, instances, 1.0)
     clicks = _counts("click", click, instances, 0.0)
     of_ids = np.stack([shows[instance_of], clicks[instance_of]], axis=1)

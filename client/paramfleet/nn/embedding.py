@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from paramfleet.config.accessor import CtrAccessor
 from paramfleet.config.entries import Entry
-from paramfleet.nn.counting import use_of
+from paramfleet.nn.counting import use_by_gradient, use_of
 from paramfleet.nn.initializers import constant, normal, uniform
 from paramfleet.nn.lookups import bags_of_rows, rows_of_ids
 from paramfleet.serving.modules import ServedEmbedding, ServedEmbeddingBag, demand_own_forward
@@ -316,7 +316,7 @@ class SparseModule(torch.nn.Module):
 
         Raises:
             EmbeddingOptionError: if a count is given, and the table has no accessor.
-            AccessorOptionError: as ``use_of``.
+            AccessorOptionError: as ``use_of`` and ``use_by_gradient``.
         """
         accessor = self.table.accessor
         if accessor is None:
@@ -327,17 +327,12 @@ class SparseModule(torch.nn.Module):
             return None
         if not self.learns:
             return None
+        instances, instance_of, show, click = counting
+        if accessor.cvm:
+            return use_by_gradient(instances=instances, show=show, click=click)
         (unique, index, _), padding = found
-        of = counting.instance_of()
-        return use_of(
-            of if padding is None else of[~padding],
-            index,
-            len(unique),
-            instances=counting.instances,
-            show=counting.show,
-            click=counting.click,
-            from_gradient=accessor.cvm,
-        )
+        of = instance_of() if padding is None else instance_of()[~padding]
+        return use_of(of, index, len(unique), instances=instances, show=show, click=click)
 
     def _flat(self, ids: torch.Tensor) -> NDArray[np.int64]:
         """Return ids as int64 [n].

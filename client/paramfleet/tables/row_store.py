@@ -13,16 +13,11 @@ from numpy.typing import NDArray
 
 from paramfleet_shared.tables.kernels.firsts import firsts_of
 from paramfleet_shared.tables.kernels.rows import gather
-from paramfleet_shared.tables.kernels.stepping.ctr import (
-    CtrTable,
-    expiry_limits_of,
-    list_expired,
-    scoring_of,
-)
+from paramfleet_shared.tables.kernels.stepping.ctr import CtrTable
 from paramfleet_shared.tables.memory.reservation import CapacityError, default_max_rows, reserve
 from paramfleet_shared.tables.rows.admission import Admission
 from paramfleet_shared.tables.rows.batch import RowBatch
-from paramfleet_shared.tables.rows.ctr import ctr_layout_of
+from paramfleet_shared.tables.rows.ctr import are_expired, ctr_layout_of
 from paramfleet_shared.tables.rows.layout import ColumnSpec, RowLayout
 from paramfleet_shared.tables.rowstore import SlotIndex, initial_rows
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
@@ -213,14 +208,10 @@ class RowStore:
         optimizer = self.spec.optimizer
         slots = self._index.live(0, self._index.num_slots)
         slots = np.arange(slots.start, slots.stop) if isinstance(slots, slice) else slots
-        found = np.empty(slots.size, np.bool_)
         table = CtrTable(
             firsts_of(self.spec), self.flat, ctr_layout_of(optimizer, self._layout)
         )
-        list_expired(
-            scoring_of(optimizer), table, slots, day, expiry_limits_of(optimizer), found
-        )
-        return self._index.ids()[slots[found]]
+        return self._index.ids()[slots[are_expired(optimizer, table, slots, day=day)]]
 
     def held(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return each id's slot, -1 where there is no row; any thread may call it."""

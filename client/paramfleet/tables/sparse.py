@@ -21,6 +21,7 @@ from paramfleet_shared.errors import ContractError
 from paramfleet_shared.tables.partition import Partitioned, partition
 from paramfleet_shared.tables.routing import merge_by_inverse
 from paramfleet_shared.tables.rows.batch import RowBatch
+from paramfleet_shared.tables.rows.ctr import num_miscounted
 from paramfleet_shared.tables.spec import EntrySpec, InitializerSpec, Rounding, Storage
 
 __all__ = [
@@ -261,7 +262,7 @@ class SparseTable:
         """Return how many rows of this step have no show, or fewer than 0 clicks."""
         if self.weight.grad is None or self._counts is None:
             return 0
-        return int(((self._counts[:, 0] <= 0) | (self._counts[:, 1] < 0)).sum())
+        return num_miscounted(self._counts)
 
     def _pushed(self, grads: torch.Tensor) -> NDArray[np.float32]:
         """Return what is pushed for each row, [U, D]: counts, if any, and gradients."""

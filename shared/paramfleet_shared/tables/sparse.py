@@ -22,9 +22,6 @@ from paramfleet_shared.tables.kernels.stepping.ctr import (
     CtrStep,
     CtrTable,
     ctr_step_of,
-    expiry_limits_of,
-    list_expired,
-    scoring_of,
     step_ctr_rows,
 )
 from paramfleet_shared.tables.kernels.stepping.rules import Step, step_of
@@ -51,7 +48,7 @@ from paramfleet_shared.tables.memory.reservation import default_max_rows, reserv
 from paramfleet_shared.tables.partition import partition
 from paramfleet_shared.tables.routing import merge_by_inverse
 from paramfleet_shared.tables.rows.admission import Admission
-from paramfleet_shared.tables.rows.ctr import ctr_layout_of
+from paramfleet_shared.tables.rows.ctr import are_expired, ctr_layout_of
 from paramfleet_shared.tables.rows.layout import VALUE, RowLayout
 from paramfleet_shared.tables.rowstore import Mark, SlotIndex, as_floats, check_array
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
@@ -348,12 +345,9 @@ class SparseShard:
         """
         if self._ctr is None:
             return np.empty(0, np.int64)
-        limits = expiry_limits_of(self.spec.optimizer)
         slots = self.live(start, start + count)
-        found = np.empty(slots.size, np.bool_)
         rows = CtrTable(self._rows.firsts, self._rows.floats, self._ctr)
-        list_expired(scoring_of(self.spec.optimizer), rows, slots, day, limits, found)
-        return self.ids()[slots[found]]
+        return self.ids()[slots[are_expired(self.spec.optimizer, rows, slots, day=day)]]
 
     def create(self, ids: NDArray[np.int64]) -> None:
         """Make rows of those ids, int64 [n], that are unknown.

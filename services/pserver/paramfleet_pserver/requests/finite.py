@@ -24,8 +24,8 @@ from paramfleet_shared.tables.encoding import (
     is_finite,
     num_nonfinite,
 )
+from paramfleet_shared.tables.rows.ctr import num_miscounted
 from paramfleet_shared.tables.rows.states import check_rows
-from paramfleet_shared.tables.rules.ctr.accessor import NUM_COUNTS
 from paramfleet_shared.values.bounds import GRADIENT_LOG2, MAX_LEARNING_RATE
 
 __all__ = ["check_change", "check_pass", "check_values"]
@@ -66,8 +66,7 @@ async def check_change(request: PushRequest | ExchangeRequest) -> None:
                 limit=2.0**log2,
             )
         if isinstance(request, PushRequest) and part.table.spec.optimizer.num_counts:
-            counts = decode_rows(numbers, wire)[:, :NUM_COUNTS]
-            wrong = int(((counts[:, 0] <= 0) | (counts[:, 1] < 0)).sum())
+            wrong = num_miscounted(decode_rows(numbers, wire))
             if wrong:
                 name = part.table.spec.name
                 raise ShowCountError(table=name, rank=rank, step=step, count=wrong)

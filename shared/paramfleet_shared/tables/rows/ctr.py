@@ -1,11 +1,41 @@
-"""Where the numbers of a row with an accessor are, as its kernel takes them."""
+"""Rows with an accessor: where their numbers are, and which have expired or are miscounted."""
 
-from paramfleet_shared.tables.kernels.stepping.ctr import CtrLayout
+import numpy as np
+from numpy.typing import NDArray
+
+from paramfleet_shared.tables.kernels.stepping.ctr import (
+    CtrLayout,
+    CtrTable,
+    expiry_limits_of,
+    list_expired,
+    scoring_of,
+)
 from paramfleet_shared.tables.rows.layout import RowLayout
 from paramfleet_shared.tables.rules.ctr.catalog import PART_RULES
 from paramfleet_shared.tables.spec import OptimizerSpec
 
-__all__ = ["ctr_layout_of"]
+__all__ = ["are_expired", "ctr_layout_of", "num_miscounted"]
+
+
+def are_expired(
+    spec: OptimizerSpec, table: CtrTable, slots: NDArray[np.int64], *, day: int
+) -> NDArray[np.bool_]:
+    """Return which of the rows at slots, int64 [n], have expired: bool [n].
+
+    Args:
+        spec: Their rule.
+        table: The rows.
+        slots: Where they are.
+        day: Today, from 1970; 0 for none: then only a row's score counts.
+    """
+    found = np.empty(slots.size, np.bool_)
+    list_expired(scoring_of(spec), table, slots, day, expiry_limits_of(spec), found)
+    return found
+
+
+def num_miscounted(pushed: NDArray[np.float32]) -> int:
+    """Return how many rows of what is pushed, show and click first, no use of them makes."""
+    return int(((pushed[:, 0] <= 0) | (pushed[:, 1] < 0)).sum())
 
 
 def ctr_layout_of(spec: OptimizerSpec, layout: RowLayout) -> CtrLayout:

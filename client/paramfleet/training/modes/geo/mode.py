@@ -32,11 +32,7 @@ from paramfleet.training.job import (
     slowest_of,
 )
 from paramfleet.training.loaded_states import take_saved_states
-from paramfleet.training.modes.base import (
-    Mode,
-    ModelTables,
-    check_gradients,
-)
+from paramfleet.training.modes.base import Mode, ModelTables, check_gradients
 from paramfleet.training.modes.fresh import FreshSteps
 from paramfleet.training.modes.geo.came import RowsThatCame
 from paramfleet.training.modes.geo.deltas import Delta, Received, ReceivedRows, divided

@@ -4,6 +4,7 @@ Rows are floats of one flat array. All arithmetic of a rule is float64, rounded 
 kept; scores are float32, as Fleet's are.
 """
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -105,6 +106,7 @@ def expiry_limits_of(spec: OptimizerSpec) -> tuple[np.float32, int]:
     return np.float32(constants["delete_threshold"]), days
 
 
+@lru_cache(maxsize=16)
 def ctr_step_of(spec: OptimizerSpec, *, lr: float, day: int = 0) -> CtrStep:
     """Return a step of a table with an accessor.
 
