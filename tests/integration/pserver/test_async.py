@@ -17,6 +17,7 @@ from paramfleet_shared.errors.served import (
     NonFiniteGradientError,
     OperationModeError,
     SequenceTooEarlyError,
+    ShowCountError,
     TablesNotDeclaredError,
     TurnTimeoutError,
     UnknownTableError,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 ROWS = TableSpec(name="rows", kind="sparse", dim=4)
 FLAT = TableSpec(name="flat", kind="dense", size=21)
+COUNTED = TableSpec(name="counted", kind="sparse", dim=4, optimizer=OptimizerSpec(rule="ctr"))
 NORMAL = TableSpec(
     name="normal", kind="sparse", dim=3, seed=7, initializer=InitializerSpec(kind="normal")
 )
@@ -273,6 +275,44 @@ async def test_a_push_with_numbers_that_are_not_finite_changes_nothing(
     assert (error.table, error.rank, error.step, error.count) == ("flat", 0, 4, 2)
     np.testing.assert_array_equal(await worker.pull("rows", [5]), np.zeros((1, 4), np.float32))
     np.testing.assert_array_equal(await worker.pull("flat"), np.zeros(21, np.float32))
+
+
+@pytest.mark.parametrize("counts", [(0, 0), (-1, 0), (1, -1)])
+async def test_rows_with_counts_that_no_use_makes_change_nothing(
+    start_servers: Start, counts: tuple[float, float]
+) -> None:
+    worker = await started(start_servers, COUNTED)
+    rows = np.array([[1, 0, 1, 1], [*counts, 1, 1]], np.float32)
+
+    with pytest.raises(ShowCountError) as caught:
+        await worker.push({"counted": (np.array([5, 6]), rows)})
+
+    assert (caught.value.table, caught.value.count) == ("counted", 1)
+    np.testing.assert_array_equal(
+        await worker.pull("counted", [5, 6]), np.zeros((2, 4), np.float32)
+    )
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"block": 99}, {"day": 1 << 40}, {"count": 1 << 40}, {"start": -1}, {"day": 0.5}]
+)
+async def test_a_question_for_expired_rows_that_makes_no_sense_is_refused(
+    start_servers: Start, wrong: dict[str, Any]
+) -> None:
+    worker = await started(start_servers, COUNTED)
+    about: dict[str, Any] = {
+        "table": "counted",
+        "block": 0,
+        "start": 0,
+        "count": 9,
+        "day": 20_000,
+    }
+
+    for start in (0, 1 << 62):
+        (answer,) = await worker.ask("expired", **about | {"start": start})
+        assert answer.tensors["ids"].size == 0
+    with pytest.raises(MalformedMessageError):
+        await worker.ask("expired", **about | wrong)
 
 
 async def test_a_large_push_is_looked_through_too(start_servers: Start) -> None:
