@@ -394,7 +394,6 @@ def main() -> int:
         "HOSTING": "planned",
         "SERVER_GROUPS": str(MORE_SERVERS),
         "SERVER_PROCESSES": str(asked.servers),
-        "DRAIN_TIMEOUT_S": "60",
         "REDIS_IMAGE": "paramfleet-base:local",
         "WORKER_CPUS": str(STARTING_CPUS),
     }

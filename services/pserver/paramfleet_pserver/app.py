@@ -368,7 +368,7 @@ class PServer:
         """Give up the groups, for as long as that may take, and end."""
         log.info("pserver.draining", extra={"groups": [group.index for group in host.groups]})
         try:
-            async with asyncio.timeout(self._settings.drain_timeout_s):
+            async with asyncio.timeout(self._settings.handover_timeout_s):
                 await host.drain()
         except (TimeoutError, FleetError) as error:
             log.warning("pserver.not_drained", extra={"reason": str(error) or "time is over"})

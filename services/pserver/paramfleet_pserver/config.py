@@ -27,6 +27,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "memory_share": (0.01, 1.0),
     "log_segment_bytes": (1 << 12, 1 << 30),
     "drain_timeout_s": (0.0, 1e6),
+    "handover_timeout_s": (0.0, 1e6),
 }
 
 
@@ -107,8 +108,11 @@ class PServerSettings(JobSettings):
     process is started without the script; `paramfleet launch` sets it. Empty writes none."""
 
     drain_timeout_s: float = 5.0
-    """Seconds that requests in progress get at the end. A process of planned groups has as long
-    to hand these over when it is asked to end."""
+    """Seconds that requests in progress get at the end."""
+
+    handover_timeout_s: float = 60.0
+    """Seconds that a process of planned groups has to hand these over when it is asked to end.
+    Whoever stops it must wait for longer."""
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     """Least level of what is logged."""

@@ -18,7 +18,7 @@ from paramfleet_shared.discovery.errors import (
 )
 from paramfleet_shared.discovery.job_registry import coordinator_of, launcher_of
 from paramfleet_shared.discovery.plan import Plan
-from paramfleet_shared.discovery.records import Failure, Voucher, end_to_text
+from paramfleet_shared.discovery.records import PROCESS, Failure, Voucher, end_to_text
 from paramfleet_shared.discovery.redis.scripts import FAIL, LOSE, VOUCH, WITHDRAW, Keys
 from paramfleet_shared.discovery.redis.store import store_of
 from paramfleet_shared.discovery.registry import (
@@ -184,8 +184,7 @@ class JobRecords:
             if self._launch and record.launch != self._launch:
                 return None  # how another launch ended is none of this one's business
             if record.failure is not None:
-                known = record.failure
-                return FailureRecord(ProcessName(known.role, known.index), known.reason)
+                return _as_named_here(record.failure)
             await self._write_failure(epoch, name, reason)
         except (NoRedisError, RedisRefusedError):
             return None
@@ -206,7 +205,7 @@ class JobRecords:
         known = record.failure
         if known is None:
             return None, record.state == "finished"
-        return FailureRecord(ProcessName(known.role, known.index), known.reason), False
+        return _as_named_here(known), False
 
     async def shrinks(self) -> bool:
         """Return whether this launch's job goes on without a worker that doesn't come back."""
@@ -311,3 +310,9 @@ def _holder(answer: Sequence[Any]) -> str:
     if answer[0] == b"launch":
         return launcher_of(answer[1])
     return coordinator_of(CoordinatorRecord(**json.loads(answer[1])))
+
+
+def _as_named_here(failure: Failure) -> FailureRecord:
+    """Return a failure by the launcher's name: a process of planned groups is its pserver."""
+    role = "pserver" if failure.role == PROCESS else failure.role
+    return FailureRecord(ProcessName(role, failure.index), failure.reason)

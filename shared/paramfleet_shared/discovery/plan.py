@@ -211,6 +211,10 @@ class Plan:
         is_named = any(process.text in each.heirs for each in self.groups)
         return process in self.draining and not is_named and not self.concerns(process)
 
+    def others_live(self) -> bool:
+        """Return whether a process lives that doesn't give up what it has."""
+        return bool(set(self.processes) - {each.index for each in self.draining})
+
     def to_wire(self) -> dict[str, Any]:
         """Return plain values that ``from_wire`` takes."""
         return {

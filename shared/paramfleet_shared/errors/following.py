@@ -8,6 +8,7 @@ __all__ = [
     "FollowAgainError",
     "HandoverError",
     "MovedError",
+    "NobodyTakesOverError",
     "NotExpectedError",
     "NotMovableError",
     "NotWholeError",
@@ -76,6 +77,13 @@ class PlanChangedError(UnavailableError):
     code = "unavailable.plan_changed"
     group: int
     sentence = "group {group} is planned otherwise by now; what was begun for it is given up"
+
+
+class NobodyTakesOverError(UnavailableError):
+    """A process that is to end has groups, and no other process is there to take them."""
+
+    code = "unavailable.nobody_takes_over"
+    sentence = "no other pserver is there to take the groups"
 
 
 class NotWholeError(UnavailableError):

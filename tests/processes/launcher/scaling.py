@@ -1,6 +1,7 @@
 """A launched job of known numbers, and what is done to its pservers while it trains."""
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -21,6 +22,7 @@ from paramfleet_worker.app.verify.plan import Mode, Plan
 __all__ = ["Scaled", "plan_of"]
 
 LIMIT_S = 200.0
+LAST_LINES_S = 3.0
 
 _STEP = re.compile(r"\[worker 0\] ledger step (\d+)\.\n?")
 _PID = re.compile(r"\[(\w+) (\d+)\] ledger pid=(\d+)\n?")
@@ -59,9 +61,12 @@ class Scaled:
         self.code: int | None = None
 
     async def run(
-        self, act: Callable[["Scaled"], Coroutine[Any, Any, None]]
+        self, act: Callable[["Scaled"], Coroutine[Any, Any, None]], *, fails: bool = False
     ) -> list[Mapping[str, Any]]:
-        """Train to the end, and act meanwhile; return what the workers found."""
+        """Train to the end, and act meanwhile; return what the workers found.
+
+        Of a job that is to fail, nothing: its ``lines`` say why it did.
+        """
         words = [sys.executable, "-m", "paramfleet_worker", "launch", "--worker_num=2"]
         words += [*self._options, f"--job={self.job}", f"--log-dir={self.folder / 'log'}"]
         words += ["--rerun-script"]  # each process says its number
@@ -86,17 +91,32 @@ class Scaled:
                 self.code = await launcher.wait()
                 if not acting.done():
                     acting.cancel()
+        except BaseExceptionGroup as failed:
+            failed.add_note(await self._last_lines(launcher))
+            raise
         finally:
             if launcher.returncode is None:
                 launcher.kill()
                 await launcher.wait()
-        assert self.code == 0, "".join(self.lines[-40:])
+        assert (self.code != 0) == fails, "".join(self.lines[-40:])
+        if fails:
+            return []
         assert acting.done()
         assert not acting.cancelled(), "the job ended before all was done to it"
         return [
             json.loads((self.folder / "log" / f"worker-{rank}.json").read_text())
             for rank in range(2)
         ]
+
+    async def _last_lines(self, launcher: asyncio.subprocess.Process) -> str:
+        """Return what a job said that is ending, or had ended, when something failed."""
+        assert launcher.stderr is not None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_LINES_S):
+                async for line in launcher.stderr:
+                    await self._take(line.decode(errors="replace"))
+        last = "".join(self.lines[-40:])
+        return f"exit status {launcher.returncode}, step {self.step}:\n{last}"
 
     async def _act(self, act: Callable[["Scaled"], Coroutine[Any, Any, None]]) -> None:
         await act(self)

@@ -11,7 +11,7 @@ import pytest
 
 from paramfleet_shared.discovery.errors import OtherLaunchError
 from paramfleet_shared.discovery.job_registry import JobRegistry
-from paramfleet_shared.discovery.records import Failure, JobRecord, JobSizes, Member
+from paramfleet_shared.discovery.records import PROCESS, Failure, JobRecord, JobSizes, Member
 from paramfleet_shared.discovery.redis.embedded import EmbeddedRedis
 from paramfleet_shared.discovery.redis.store import RedisStore
 from paramfleet_shared.discovery.registry import CoordinatorRecord, Registry
@@ -68,6 +68,15 @@ async def test_how_a_job_stands_is_read_and_nothing_is_written(job: Job) -> None
     assert unwritten is None
     assert failed == (FailureRecord(ProcessName("pserver", 2), LOST.reason), False)
     assert await job.records.standing() == (None, True)
+
+
+async def test_a_process_of_planned_groups_is_named_as_the_launcher_names_it(job: Job) -> None:
+    stopped = Failure(role=PROCESS, index=0, reason="stopped by SIGTERM")
+    await job.open_run(failure=stopped)
+
+    named = FailureRecord(ProcessName("pserver", 0), "stopped by SIGTERM")
+    assert await job.records.standing() == (named, False)
+    assert await job.records.failure_or(BOB, "exited with code 1") == named
 
 
 async def test_the_end_of_a_former_run_is_not_how_a_job_stands(job: Job) -> None:

@@ -113,7 +113,10 @@ async def test_the_process_that_has_a_group_is_hurt_by_what_is_for_it(tmp_path: 
     assert any("pserver 0 was killed by SIGKILL" in line for line in job.lines)
 
 
-async def test_a_process_that_is_asked_to_end_hands_its_groups_over(tmp_path: Path) -> None:
+async def test_a_process_that_is_asked_to_end_hands_its_groups_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PARAMFLEET_PSERVER__DRAIN_TIMEOUT_S", "0.01")  # of requests alone
     job = Scaled(plan_of("async", steps=600), tmp_path, "--server_num=2:4")
 
     async def act(job: Scaled) -> None:
@@ -127,6 +130,20 @@ async def test_a_process_that_is_asked_to_end_hands_its_groups_over(tmp_path: Pa
     checked = job.check(await job.run(act))
     assert checked.problems == []
     assert not any("pserver 1 exited" in line for line in job.lines)
+
+
+async def test_the_last_process_that_is_asked_to_end_waits_for_nobody(tmp_path: Path) -> None:
+    job = Scaled(plan_of("async", steps=600), tmp_path, "--server_num=2:4")
+
+    async def act(job: Scaled) -> None:
+        await job.reached(20)
+        for name in ("pserver-0", "pserver-1"):
+            os.kill(job.pids[name], signal.SIGTERM)
+
+    await job.run(act, fails=True)
+    said = "".join(job.lines)
+    assert "no other pserver is there to take the groups" in said
+    assert "stopped by SIGTERM" in said
 
 
 COMES_LATE = """

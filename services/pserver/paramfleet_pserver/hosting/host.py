@@ -19,6 +19,7 @@ from paramfleet_shared.discovery.plan import GroupPlan, Plan
 from paramfleet_shared.discovery.records import PROCESS
 from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.errors import FleetError, OutcomeUnknownError, UnavailableError
+from paramfleet_shared.errors.following import NobodyTakesOverError
 from paramfleet_shared.values.versions import versions
 
 __all__ = ["Host"]
@@ -30,6 +31,12 @@ PAUSE_S = 0.2
 """Seconds after a request for it that failed."""
 
 PUBLISH_PERIOD_S = 1.0
+
+ALONE_S = 5.0
+"""Seconds in which another process may come that takes the groups of one that is to end."""
+
+COORDINATOR_S = 15.0
+"""Seconds in which a coordinator may come back to be asked for that."""
 
 log = logging.getLogger(__name__)
 
@@ -146,14 +153,32 @@ class Host:
     async def drain(self) -> None:
         """Ask for the groups to be given to others, and return when they are.
 
-        The caller has a deadline. Errors of the coordinator are tried again.
+        The caller has a deadline. Errors of the coordinator are tried again for a while.
+
+        Raises:
+            UnavailableError: if the coordinator doesn't answer.
+            NobodyTakesOverError: if no other process lives that could take them.
         """
+        await self._ask_to_drain()
+        while not self._ended.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ALONE_S):
+                    await self._ended.wait()
+            plan = self.session.life.plan
+            if plan is not None and not self._ended.is_set() and not plan.others_live():
+                raise NobodyTakesOverError
+
+    async def _ask_to_drain(self) -> None:
+        last = self._clock.monotonic() + COORDINATOR_S
         while True:
-            with suppress(UnavailableError, OutcomeUnknownError):
+            try:
                 await self.session.planning.drain()
-                break
-            await self._clock.sleep(PAUSE_S)
-        await self._ended.wait()
+            except (UnavailableError, OutcomeUnknownError):
+                if self._clock.monotonic() >= last:
+                    raise
+                await self._clock.sleep(PAUSE_S)
+            else:
+                return
 
     async def close(self) -> None:
         """Let all go, and leave the job."""

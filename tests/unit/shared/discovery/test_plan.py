@@ -35,6 +35,13 @@ def test_a_process_whose_copy_is_named_may_not_end() -> None:
     assert not Plan(groups=(group,)).may_end(other)
 
 
+def test_others_live_that_do_not_give_up_what_they_have() -> None:
+    first, second = ProcessId(0, 1), ProcessId(1, 2)
+    assert Plan(processes=(0, 1), draining=(first,)).others_live()
+    assert not Plan(processes=(0, 1), draining=(first, second)).others_live()
+    assert not Plan(processes=(0,), draining=(first,)).others_live()
+
+
 def test_an_owner_is_never_an_heir_of_its_own_group() -> None:
     owner, other = ProcessId(0, 1), ProcessId(1, 1)
     group = GroupPlan(owner=owner, eligible=(owner.text, other.text))
