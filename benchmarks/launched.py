@@ -82,6 +82,15 @@ class LaunchedJob:
         """Return the launcher's process."""
         return self._process.pid
 
+    def demand_alive(self) -> None:
+        """Pass while the launcher runs, or has ended well.
+
+        Raises:
+            ChildFailedError: if it has failed.
+        """
+        if self._process.poll():
+            raise self._failure("the job failed")
+
     def end(self) -> None:
         """Let the training end.
 

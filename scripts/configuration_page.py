@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from paramfleet.config.checkpoint_plan import CHECKPOINT_KEYS
+from paramfleet.config.eviction import EVICTION_KEYS
 from paramfleet.config.features import CLASHES, FAMILY, FEATURES, SETTINGS
 from paramfleet.config.settings import WorkerSettings
 from paramfleet.config.strategy import DistributedStrategy, TrainingMode
@@ -82,6 +83,14 @@ Checkpoints while the job trains, in every mode and in one process alone:
 
 ```python
 strategy.checkpoint_configs = {"every_s": 600, "keep": 3, "dirname": "checkpoints"}
+```
+"""
+
+EVICTIONS = """\
+Rows that go, in sync and async and in one process alone ([the life of a row](tables.md)):
+
+```python
+strategy.eviction_configs = {"max_rows": 10_000_000, "tables": {"users": {"unseen_hours": 720}}}
 ```
 """
 
@@ -222,6 +231,7 @@ def _settings(options: Iterable[Option], section: str, shared: Sequence[str]) ->
 
 _NO_KEYS = {
     "name", "chosen_by", "apart", "checkpoints", "sync_batch_norm", "on_worker_loss",
+    "eviction", "accessors",
 }  # fmt: skip
 """What a mode has that is no key of ``a_sync_configs``."""
 
@@ -236,11 +246,16 @@ def _strategy() -> str:
     periodic = [
         (f"`{name}`", _shown(key.default), key.meaning) for name, key in CHECKPOINT_KEYS.items()
     ]
+    evicting = [
+        (f"`{name}`", _shown(key.default), key.meaning) for name, key in EVICTION_KEYS.items()
+    ]
     return "\n".join(
         [
             _table(("key of `a_sync_configs`", "default", "meaning"), rows),
             CHECKPOINTS,
             _table(("key of `checkpoint_configs`", "default", "meaning"), periodic),
+            EVICTIONS,
+            _table(("key of `eviction_configs`", "default", "meaning"), evicting),
         ]
     )
 

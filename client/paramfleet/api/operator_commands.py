@@ -10,14 +10,17 @@ During a pass of gpubox the pservers have nothing of it: a checkpoint waits for 
 
 import logging
 import sys
+from dataclasses import asdict
 from typing import Any
 
 from paramfleet.api.ordered_loads import OrderedLoads
+from paramfleet.api.shrinking import Shrinking
 from paramfleet.session.checkpoint.background import Outcome
 from paramfleet.session.checkpoint.periodic import PeriodicCheckpoints
 from paramfleet.session.checkpoint.saving import Saving
 from paramfleet.session.session import Session
-from paramfleet_shared.discovery.orders import CheckpointOrder, Orders
+from paramfleet_shared.discovery.orders import CheckpointOrder, Orders, ShrinkOrder
+from paramfleet_shared.errors import FleetError
 from paramfleet_shared.files.addresses import place_of
 from paramfleet_shared.system.clock import Clock, SystemClock
 
@@ -45,6 +48,8 @@ class Conduct:
         self._version = 0
         self._settings: dict[str, Any] = {}
         self._saved = 0
+        self._shrunk = 0
+        self._shrinking = Shrinking(session)
         self._waiting: CheckpointOrder | None = None
         """A checkpoint that was asked for during a pass, or while another is written."""
         self._looks = False
@@ -144,6 +149,11 @@ class Conduct:
                 self._waiting = order
             elif self._session.is_first_worker():
                 self._save(order)
+        shrink = orders.shrink
+        if shrink is not None and shrink.number > self._shrunk:
+            self._shrunk = shrink.number
+            if self._session.is_first_worker():
+                self._shrink(shrink)
         self._session.progress.note(orders=orders.version)
         if self._session.worker_index() in orders.drained:
             log.info("worker.drained")
@@ -153,6 +163,17 @@ class Conduct:
             log.info("worker.ended_by_operator")
             self._session.stop_worker()
             sys.exit(0)
+
+    def _shrink(self, order: ShrinkOrder) -> None:
+        """Remove rows, or count those that would go; a failure is told, and ends nothing."""
+        rows: dict[str, int] = {}
+        error = ""
+        try:
+            rows = self._shrinking.shrink(order.table or None, dry_run=order.dry_run)
+        except FleetError as failed:
+            error = str(failed)
+        self._session.progress.note(shrink={**asdict(order), "rows": rows, "error": error})
+        self._session.raise_if_failed()
 
     def _save(self, order: CheckpointOrder) -> None:
         """Begin a checkpoint; a failure is reported, and ends nothing."""

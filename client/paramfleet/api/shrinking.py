@@ -27,63 +27,70 @@ class Shrinking:
         self._session = session
 
     def set_date(self, date: dt.date | str) -> None:
-        """Say which day it is, for tables with an accessor, from the next step on.
+        """Say which day it is, from the next step on.
 
-        Counts of a row fade by ``show_click_decay_rate`` for each day since it was seen last;
-        the row itself keeps them as they were until it is seen again. Every worker calls it.
+        Counts of a row with an accessor fade by ``show_click_decay_rate`` for each day since it
+        was seen last; the row itself keeps them as they were until it is seen again. Rows
+        of tables with ``unseen_hours`` keep the hour: that of ``date``, if it is a datetime,
+        else the day's first one. Every worker calls it.
 
         Args:
-            date: A date, or a text like ``"20261126"``.
+            date: A date, a datetime, or a text like ``"20261126"``.
 
         Raises:
             AccessorOptionError: if it is no date from 1970 on.
             CallOrderError: before ``distributed_optimizer``.
         """
         day = _day_of(date)
-        for table in self._counting("set_date"):
-            table.day = day
+        hour = date.hour if isinstance(date, dt.datetime) else 0
+        for table, _ in self._trained("set_date").tables.sparse:
+            if table.accessor is not None:
+                table.day = day
+            elif table.kept_as.tracks == "hour":
+                table.hour = 24 * day + hour
 
     def shrink(self, table: str | None = None, *, dry_run: bool = False) -> dict[str, int]:
-        """Remove the rows of tables with an accessor that have expired.
+        """Remove the rows that have expired, and the least valued ones of a table that is full.
 
-        Those are rows whose score, faded up to the day of ``fleet.set_date``, is less than
-        ``delete_threshold``, and rows that were not seen for more than
-        ``delete_after_unseen_days``. A row that comes again begins anew. The pservers look at
-        some rows at a time, and serve others between.
+        A row of a table with an accessor has expired if its score, faded up to the day of
+        ``fleet.set_date``, is less than ``delete_threshold``, or if it was not seen for more
+        than ``delete_after_unseen_days``. A row of another table has expired if it was not
+        pushed for more than ``unseen_steps`` or ``unseen_hours`` of
+        ``strategy.eviction_configs``. With ``max_rows`` there, rows go until ``headroom`` of
+        them is free, if less than half of it is: those that have expired first, then those of
+        the least score, or without an accessor those that were not pushed for the longest
+        time. ``min_rows`` stay. A row that comes again begins anew. The pservers look at some
+        rows at a time, and serve others between.
 
         In sync every worker calls it between the same two steps. In async one worker calls it,
         at any time: what others push meanwhile for a row that goes begins it anew.
 
         Args:
-            table: The name of one; all that have an accessor if it isn't given.
+            table: The name of one; all that have an accessor or evict rows if it isn't given.
             dry_run: Only count what would go.
 
         Returns:
             How many rows of each table are gone, or would be; in sync the same in every worker.
 
         Raises:
-            AccessorOptionError: if the table has no accessor.
+            AccessorOptionError: if the table has neither.
             CallOrderError: before ``distributed_optimizer``, or if gradients wait for their
                 step.
             FleetError: as ``fleet.remove_rows``.
         """
-        tables = self._counting("shrink")
+        optimizer = self._trained("shrink")
+        tables = [each for each, _ in optimizer.tables.sparse if _has_value(each)]
         if table is not None:
             known = {each.name: each for each in tables}
             if table not in known:
                 names = ", ".join(sorted(known)) or "none"
-                rule = f"has no accessor; these tables have one: {names}"
+                rule = f"has no accessor and no eviction_configs; these tables have: {names}"
                 raise AccessorOptionError(option="table", value=shown(table), rule=rule)
             tables = [known[table]]
-        optimizer = self._trained("shrink")
         return {
             each.name: optimizer.shrink(each, dry_run=dry_run)
             for each in sorted(tables, key=lambda each: each.name)
         }
-
-    def _counting(self, function: str) -> list[SparseTable]:
-        tables = [each for each, _ in self._trained(function).tables.sparse]
-        return [each for each in tables if each.accessor is not None]
 
     def _trained(self, function: str) -> DistributedOptimizer:
         optimizer = self._session.optimizer
@@ -91,6 +98,11 @@ class Shrinking:
             remedy = "call fleet.distributed_optimizer() first"
             raise CallOrderError(function=function, remedy=remedy)
         return optimizer
+
+
+def _has_value(table: SparseTable) -> bool:
+    """Return whether rows of a table can be told apart by what they are worth."""
+    return table.accessor is not None or table.kept_as.tracks != "none"
 
 
 def _day_of(date: Any) -> int:

@@ -66,7 +66,7 @@ class SparseRule:
         weight_bounds: Any = (-10.0, 10.0),
         **constants: float,
     ) -> None:
-        if name not in PART_RULES:
+        if name not in list(PART_RULES):  # it may be no text
             raise AccessorOptionError(
                 option="rule", value=shown(name), rule=_one_of(name, list(PART_RULES))
             )

@@ -10,7 +10,9 @@ from types import MappingProxyType
 from typing import Any, Literal, cast, get_args
 
 from paramfleet.config.checkpoint_plan import CHECKPOINT_KEYS, CheckpointPlan, plan_of
+from paramfleet.config.eviction import EVICTION_KEYS, EvictionPlan, eviction_plan_of
 from paramfleet.config.features import FAMILY, FEATURES, SETTINGS, check_pairs
+from paramfleet.config.fleet_tables import TableAccessor, accessors_of
 from paramfleet.config.strategy_keys import MAX_STEPS, NOT_HERE, Configs, Key, StrategyError
 from paramfleet_shared.tables.encoding import WIRE_DTYPES, WireDtype
 from paramfleet_shared.values.texts import shown
@@ -171,6 +173,12 @@ class TrainingMode:
     checkpoints: CheckpointPlan | None = None
     """When checkpoints are written while it trains, and where."""
 
+    eviction: EvictionPlan = field(default_factory=EvictionPlan)
+    """sync, async: which rows go, and how many a table may have."""
+
+    accessors: Mapping[str, TableAccessor] = field(default_factory=lambda: MappingProxyType({}))
+    """sync, async: accessors of tables by their names, of Fleet's keys."""
+
     apart: tuple[str, Mapping[str, Any]] | None = None
     """LocalSGD: ``localsgd``, ``adaptive_localsgd`` or ``diloco``, and all of its keys."""
 
@@ -215,6 +223,9 @@ class DistributedStrategy:
     and ``geo_growth`` (GEO). See ``TrainingMode`` for what each means.
     ``checkpoint_configs`` has checkpoints written by time: ``{"every_s": 600, "keep": 3,
     "dirname": "checkpoints"}``.
+    ``eviction_configs`` has rows removed that are worth little, in sync and async:
+    ``{"max_rows": 10_000_000, "unseen_steps": 50_000}``. ``fleet_desc_configs`` and
+    ``sparse_table_configs`` give tables accessors, by Fleet's keys.
     In collective mode there are features instead: ``strategy.amp = True`` switches one on, and
     ``strategy.amp_configs`` has its keys; see ``FEATURES`` and ``SETTINGS``.
 
@@ -226,17 +237,23 @@ class DistributedStrategy:
     a_sync: bool
     a_sync_configs: MutableMapping[str, Any]
     checkpoint_configs: MutableMapping[str, Any]
+    eviction_configs: MutableMapping[str, Any]
+    fleet_desc_configs: Mapping[str, Any]
+    sparse_table_configs: Mapping[str, Any]
 
     def __init__(self) -> None:
         self._on: dict[str, bool] = {}
         self._keys = {flag: _configs_of(flag) for flag in _CONFIGS.values()}
         self._settings: dict[str, Any] = {}
+        self._tables: dict[str, Mapping[str, Any]] = {name: {} for name in _TABLES}
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("_"):
             object.__setattr__(self, name, value)
         elif name in _CONFIGS:
             self._set_configs(name, value)
+        elif name in _TABLES:
+            self._set_tables(name, value)
         elif name == "a_sync" or name in FEATURES:
             if not isinstance(value, bool):
                 raise StrategyError.of(name, value, "must be True or False")
@@ -249,7 +266,7 @@ class DistributedStrategy:
             if value:
                 raise StrategyError.of(name, value, f"not supported: {NOT_HERE[name]}")
         else:
-            known = ["a_sync", *FEATURES, *_CONFIGS, *SETTINGS, *NOT_HERE]
+            known = ["a_sync", *FEATURES, *_CONFIGS, *_TABLES, *SETTINGS, *NOT_HERE]
             raise StrategyError.unknown(name, name, known)
 
     def __getattr__(self, name: str) -> Any:
@@ -257,6 +274,8 @@ class DistributedStrategy:
             return self._on.get(name, name == "a_sync")
         if name in _CONFIGS:
             return self._keys[_CONFIGS[name]]
+        if name in _TABLES:
+            return self._tables[name]
         if name in SETTINGS:
             return self._settings.get(name, SETTINGS[name].default)
         if name in NOT_HERE:
@@ -302,6 +321,8 @@ class DistributedStrategy:
             if key in TrainingMode.__dataclass_fields__ and name in known.modes:
                 values[key] = value
         checkpoints = plan_of(self.checkpoint_configs)
+        values["eviction"] = self._resolve_eviction(name)
+        values["accessors"] = self._resolve_accessors(name)
         values["sync_batch_norm"] = self._resolve_batch_norm(name)
         values["on_worker_loss"] = self._resolve_loss(name)
         values["chosen_by"] = self._chooses(k_steps, "" if apart is None else apart[0])
@@ -345,6 +366,31 @@ class DistributedStrategy:
             raise StrategyError(key="on_worker_loss", value=said, rule=rule)
         return said
 
+    def _resolve_eviction(self, mode: ModeName) -> EvictionPlan:
+        """Return which rows go.
+
+        Raises:
+            StrategyError: if keys contradict each other, or in a mode that removes none.
+        """
+        plan = eviction_plan_of(self.eviction_configs)
+        if self.eviction_configs and mode not in {"sync", "async"}:
+            rule = f"has no effect in {mode} mode, only in async or sync"
+            value = shown(dict(self.eviction_configs))
+            raise StrategyError(key="eviction_configs", value=value, rule=rule)
+        return plan
+
+    def _resolve_accessors(self, mode: ModeName) -> Mapping[str, TableAccessor]:
+        """Return the accessors that Fleet's keys ask for.
+
+        Raises:
+            StrategyError: if a key is wrong, or in a mode that has none.
+        """
+        found = accessors_of(*(self._tables[name] for name in _TABLES))
+        if found and mode not in {"sync", "async"}:
+            rule = f"has no effect in {mode} mode, only in async or sync"
+            raise StrategyError(key=next(iter(found.values())).where, value="", rule=rule)
+        return MappingProxyType(found)
+
     def _resolve_apart(self) -> tuple[str, Mapping[str, Any]] | None:
         """Return which of the LocalSGD family is on, and its keys; None for none.
 
@@ -376,10 +422,17 @@ class DistributedStrategy:
         rule = "has no effect with is_collective = True: it belongs to parameter servers"
         if self._on.get("a_sync"):
             raise StrategyError(key="a_sync", value="True", rule=rule)
-        for name, known in (("a_sync_configs", _KEYS), ("checkpoint_configs", CHECKPOINT_KEYS)):
+        for name, known in (
+            ("a_sync_configs", _KEYS),
+            ("checkpoint_configs", CHECKPOINT_KEYS),
+            ("eviction_configs", EVICTION_KEYS),
+        ):
             for key, value in getattr(self, name).items():
                 if value != known[key].default:
                     raise StrategyError(key=key, value=shown(value), rule=rule)
+        for name in _TABLES:
+            if self._tables[name]:
+                raise StrategyError(key=name, value=shown(self._tables[name]), rule=rule)
         settings = dict(self._settings)
         loss = settings.pop("on_worker_loss", "wait")
         if loss != "wait":
@@ -417,6 +470,19 @@ class DistributedStrategy:
         fresh.update(value)
         self._keys[_CONFIGS[name]] = fresh
 
+    def _set_tables(self, name: str, value: object) -> None:
+        """Take Fleet's keys of tables.
+
+        Raises:
+            StrategyError: if one is wrong.
+        """
+        if not isinstance(value, Mapping):
+            rule = "must be a dict, of dicts by a table's name"
+            raise StrategyError(key=name, value=shown(value), rule=rule)
+        wanted = {**self._tables, name: MappingProxyType(dict(value))}
+        accessors_of(*(wanted[each] for each in _TABLES))
+        self._tables = wanted
+
     def _changed(self) -> dict[str, Any]:
         """Return the features, their keys and the settings that aren't as they come."""
         values: dict[str, Any] = {flag: True for flag in FEATURES if self._on.get(flag)}
@@ -427,10 +493,13 @@ class DistributedStrategy:
         return values
 
 
+_TABLES = ("fleet_desc_configs", "sparse_table_configs")
+"""Fleet's keys of tables."""
+
 _OF_SYNC = ("sync_batch_norm", "on_worker_loss")
 """Settings that sync has, too."""
 
-_CONFIGS = {f"{flag}_configs": flag for flag in ("a_sync", "checkpoint", *FEATURES)}
+_CONFIGS = {f"{flag}_configs": flag for flag in ("a_sync", "checkpoint", "eviction", *FEATURES)}
 
 
 def _configs_of(flag: str) -> Configs:
@@ -439,4 +508,6 @@ def _configs_of(flag: str) -> Configs:
         return Configs(name, _KEYS)
     if flag == "checkpoint":
         return Configs(name, CHECKPOINT_KEYS, prefix=f"{name}.")
+    if flag == "eviction":
+        return Configs(name, EVICTION_KEYS, prefix=f"{name}.")
     return Configs(name, FEATURES[flag], prefix=f"{name}.")

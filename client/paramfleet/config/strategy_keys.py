@@ -25,8 +25,6 @@ NOT_HERE: dict[str, str] = {
     "is_with_coordinator": "the coordinator is always there; federated mode isn't",
     "trainer_desc_configs": "dumping and local/remote sparse lists don't exist here",
     "fs_client_param": "paths are local paths",
-    "sparse_table_configs": "tables are described by fleet.nn.Embedding and the optimizer",
-    "fleet_desc_configs": "tables are described by fleet.nn.Embedding and the optimizer",
     "asp": "sparsity of weights doesn't exist here",
     "auto": "choose the mode: nothing is guessed",
     "elastic": "start the coordinator, or the launcher, with --elastic",

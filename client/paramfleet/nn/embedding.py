@@ -223,6 +223,7 @@ class SparseModule(torch.nn.Module):
             kept_as=table.kept_as._replace(accessor=table.accessor, entry=table.entry_spec),
             make_source=RowStore.of,
         )
+        self.table.has_default_values = table.initializer is None
         self.weight = self.table.weight
         self._known: list[tuple[bytes, Different]] = []
         """Ids that are about to be looked up, int64 [n], with what ``different`` returns."""

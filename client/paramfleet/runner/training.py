@@ -97,6 +97,7 @@ def strategy_of(runner: RunnerSettings) -> fleet.DistributedStrategy:
     if runner.sync_mode == "gpubox":
         configs["use_ps_gpu"] = 1
     chosen.a_sync_configs = configs
+    chosen.eviction_configs = dict(runner.eviction_configs)
     if runner.sync_mode not in {"sync", "async", "geo", "gpubox"}:
         setattr(chosen, runner.sync_mode, True)
         setattr(chosen, f"{runner.sync_mode}_configs", runner.localsgd_configs)

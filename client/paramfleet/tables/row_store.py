@@ -17,10 +17,11 @@ from paramfleet_shared.tables.kernels.stepping.ctr import CtrTable
 from paramfleet_shared.tables.memory.reservation import CapacityError, default_max_rows, reserve
 from paramfleet_shared.tables.rows.admission import Admission
 from paramfleet_shared.tables.rows.batch import RowBatch
-from paramfleet_shared.tables.rows.ctr import are_expired, ctr_layout_of
+from paramfleet_shared.tables.rows.ctr import ctr_layout_of
+from paramfleet_shared.tables.rows.evicting import AsOf, Valued, eviction_keys
 from paramfleet_shared.tables.rows.layout import ColumnSpec, RowLayout
 from paramfleet_shared.tables.rowstore import SlotIndex, initial_rows
-from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
+from paramfleet_shared.tables.spec import SEEN, OptimizerSpec, TableSpec
 
 if TYPE_CHECKING:
     from paramfleet.tables.sparse import SparseTable
@@ -72,13 +73,14 @@ class RowStore:
         self._looked_up = (np.empty(0, np.int64), np.empty(0, np.int64))
         """The newest ids that were read to be trained, and their slots."""
         self._finding = threading.Lock()
-        self._admission = Admission(spec) if spec.entry.kind != "none" else None
+        self._admission = None if spec.entry.admits_all else Admission(spec)
 
     @classmethod
     def of(cls, table: "SparseTable") -> "RowStore":
         """Make an empty store for a table."""
         accessor = table.accessor
-        rule = OptimizerSpec(rule="sum") if accessor is None else accessor.rule
+        tracks = table.kept_as.tracks
+        rule = OptimizerSpec(rule="sum", tracks=tracks) if accessor is None else accessor.rule
         return cls(spec_of(table, rule=rule))
 
     @property
@@ -193,25 +195,30 @@ class RowStore:
         """
         with self._finding:
             slots = self._index.remove(ids)
+            if self._admission is not None:
+                self._admission.note_removed(ids[slots >= 0])
             slots = slots[slots >= 0]
             self._index.release(slots)
         nothing = np.empty(0, np.int64)
         self._looked_up = (nothing, nothing)
         return slots
 
-    def expired(self, *, day: int) -> NDArray[np.int64]:
-        """Return the ids of rows that have expired, of a table with an accessor: int64 [n].
+    def valued(self, when: AsOf) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the ids of all rows, and by which order they are evicted: both int64 [n].
 
         Args:
-            day: Today, from 1970; 0 for none.
+            when: At what time.
         """
-        optimizer = self.spec.optimizer
         slots = self._index.live(0, self._index.num_slots)
         slots = np.arange(slots.start, slots.stop) if isinstance(slots, slice) else slots
-        table = CtrTable(
-            firsts_of(self.spec), self.flat, ctr_layout_of(optimizer, self._layout)
-        )
-        return self._index.ids()[slots[are_expired(optimizer, table, slots, day=day)]]
+        ids = self._index.ids()[slots]
+        counted = seen = None
+        if self.spec.optimizer.num_counts:
+            layout = ctr_layout_of(self.spec.optimizer, self._layout)
+            counted = CtrTable(firsts_of(self.spec), self.flat, layout)
+        else:
+            seen = self.column(SEEN.name)[:, 0]
+        return ids, eviction_keys(Valued(self.spec, counted, seen), ids, slots, when)
 
     def held(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return each id's slot, -1 where there is no row; any thread may call it."""
@@ -265,6 +272,8 @@ class RowStore:
                     if not isinstance(made, slice):
                         self._table[made] = 0  # a removed row was there
                     fill(made)
+                    if self._admission is not None:
+                        self._admission.note_made(self._index.ids()[made])
 
     def _fill_values(self, made: _Slots) -> None:
         """Give new rows their first values, and what is kept beside them."""

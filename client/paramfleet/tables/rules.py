@@ -224,7 +224,11 @@ def rule_of_rows(
             remedy = f"leave it out: table {table.name!r} has an accessor"
             raise OptimizerNotServedError(optimizer=name, option="maximize", remedy=remedy)
         return table.accessor.rule
-    return server_rule(optimizer, group, sparse=True)
+    rule = server_rule(optimizer, group, sparse=True)
+    tracks = table.kept_as.tracks
+    if tracks == "none":
+        return rule
+    return OptimizerSpec(rule=rule.rule, tracks=tracks, **rule.constants)
 
 
 def is_served(optimizer: torch.optim.Optimizer, group: dict[str, Any], *, sparse: bool) -> bool:

@@ -8,6 +8,7 @@ parameter, holding exactly the rows of this step and their gradients.
 Shape legend: U = unique ids, D = row width, S = shards of the table.
 """
 
+import datetime as dt
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
@@ -16,13 +17,20 @@ import torch
 from numpy.typing import NDArray
 
 from paramfleet.config.accessor import CtrAccessor
+from paramfleet.config.eviction import NO_EVICTION
 from paramfleet.tables.devices import to_device, to_host
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.tables.partition import Partitioned, partition
 from paramfleet_shared.tables.routing import merge_by_inverse
 from paramfleet_shared.tables.rows.batch import RowBatch
 from paramfleet_shared.tables.rows.ctr import num_miscounted
-from paramfleet_shared.tables.spec import EntrySpec, InitializerSpec, Rounding, Storage
+from paramfleet_shared.tables.spec import (
+    EntrySpec,
+    InitializerSpec,
+    Rounding,
+    Storage,
+    Tracks,
+)
 
 __all__ = [
     "KeptAs",
@@ -113,6 +121,8 @@ class KeptAs(NamedTuple):
     """How rows count their use; None where they don't."""
     entry: EntrySpec = EntrySpec()
     """Which ids get a row."""
+    tracks: Tracks = "none"
+    """What a row keeps of when it was pushed last."""
 
 
 class RowUse(NamedTuple):
@@ -152,10 +162,19 @@ class SparseTable:
         self.num_counts = 0 if self.accessor is None else self.accessor.num_counts
         self.day = 0
         """Of rows with an accessor: today, from 1970; 0 for none."""
+        self.step = 0
+        """Which step of this worker is being taken, from 1, or was taken last."""
+        self.hour = 0
+        """Of rows that keep the hour: it, from 1970, where ``fleet.set_date`` said so; 0 takes
+        this machine's."""
         self.dim = dim
         self.initializer = initializer
+        self.has_default_values = False
+        """Whether the model said nothing of first values."""
         self.seed = seed
         self.kept_as = kept_as
+        self.eviction = NO_EVICTION
+        """Which of its rows go; ``retain`` says so."""
         self.weight = torch.nn.Parameter(torch.empty(0, dim - self.num_counts))
         """Placeholder, float32 [U, D] while a step's gradients are pending."""
         self.weight._fleet_table = self  # type: ignore[attr-defined]  # noqa: SLF001 - how an optimizer's parameter is known again
@@ -169,6 +188,30 @@ class SparseTable:
         """What gradients are multiplied by where they are to be sums over instances."""
         self._ids_U: NDArray[np.int64] = np.empty(0, np.int64)
         self._offsets: NDArray[np.int64] = np.zeros(2, np.int64)
+
+    def take_accessor(self, accessor: CtrAccessor) -> None:
+        """Have rows count their use, which nobody has looked up as yet.
+
+        They get as many more columns as the model doesn't see. Where the model said nothing of
+        first values, they are the accessor's.
+        """
+        assert not self.in_use, "rows have their width"
+        self.accessor = accessor
+        self.num_counts = accessor.num_counts
+        self.dim += accessor.num_hidden
+        self.weight.data = self.weight.data.new_empty((0, self.dim - self.num_counts))
+        if self.has_default_values:
+            self.initializer = accessor.initializer
+        self.kept_as = self.kept_as._replace(accessor=accessor)
+
+    @property
+    def now(self) -> int:
+        """Return when it is, as rows keep it: a day, an hour or a step; 0 if they don't."""
+        if self.kept_as.tracks == "step":
+            return self.step
+        if self.kept_as.tracks == "hour":
+            return self.hour or int(dt.datetime.now(dt.UTC).timestamp()) // 3600
+        return self.day
 
     @property
     def in_use(self) -> bool:

@@ -5,9 +5,11 @@ learning-rate schedulers, ``clip_grad_norm_`` and ``zero_grad`` work on it. What
 step does is the mode's business.
 """
 
+import logging
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, overload
 
 import numpy as np
@@ -21,6 +23,8 @@ from paramfleet.tables.row_store import RowStore
 from paramfleet.tables.rules import check_options
 from paramfleet.tables.sparse import SparseTable
 from paramfleet.telemetry.step_times import StepTimes
+from paramfleet.training.evicting.retaining import give_accessors, retain
+from paramfleet.training.evicting.selecting import select
 from paramfleet.training.job import Staleness
 from paramfleet.training.localsgd.alone import localsgd_alone
 from paramfleet.training.localsgd.core.ledger import Ledger
@@ -30,6 +34,7 @@ from paramfleet.training.modes.local import LocalMode
 from paramfleet.training.passes.backing import PassOpenError
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.system.gc_tuning import freeze
+from paramfleet_shared.tables.rows.evicting import AsOf
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.values.bounds import MAX_LEARNING_RATE, MAX_WEIGHT
 
@@ -42,6 +47,9 @@ __all__ = [
     "TableUnknownError",
     "TrainingFinishedError",
 ]
+
+
+log = logging.getLogger(__name__)
 
 
 class NotStartedError(ContractError):
@@ -134,6 +142,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.inner = inner
         self.mode = mode
         self.tables = collect_tables(inner)
+        give_accessors(self.tables.sparse, mode.accessors)
+        retain(inner, self.tables.sparse, mode.eviction)
         self.num_steps = 0
         """Steps taken by this worker."""
         self.num_begun = 0
@@ -199,6 +209,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def go_on_from(self, steps: int) -> None:
         """Count from the steps that a checkpoint's model has taken."""
         self.num_steps = self.num_begun = steps
+        for table, _ in self.tables.sparse:
+            table.step = steps
         self.running.fresh.go_on_from(steps)
 
     @contextmanager
@@ -295,11 +307,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
         count = seen if examples is None else examples
         self.times.forward()
         self.num_begun = self.num_steps + 1
+        for table, _ in self.tables.sparse:
+            table.step = self.num_begun
         self.running.step(examples=count)
         for table, _ in self.tables.sparse:
             table.is_stepped = True
         self.num_steps += 1
         self.times.end_step(examples=count)
+        self._evict_when_due()
         self._between_steps()
         return returned
 
@@ -347,10 +362,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return mode.remove(tables[table], ids)
 
     def shrink(self, table: SparseTable, *, dry_run: bool) -> int:
-        """Remove rows of a table that have expired, as ``fleet.shrink`` promises.
+        """Remove rows of a table that have expired or are too many, as ``fleet.shrink`` does.
 
         Args:
-            table: One of ``tables``, with an accessor.
+            table: One of ``tables``, whose rows have a value.
             dry_run: Only count them.
 
         Raises:
@@ -360,8 +375,25 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """
         if self.is_finished:
             raise TrainingFinishedError
-        ids = self.running.expired(table)
+        eviction = table.eviction
+        num_to_evict = partial(eviction.num_to_evict, max_rows=table.kept_as.entry.max_rows)
+        unseen = eviction.unseen_hours or eviction.unseen_steps
+        as_of = AsOf(table.now, max(0, table.now - unseen) if unseen else 0)
+        ids = self.running.evictable(table, as_of, select(num_to_evict))
         return len(ids) if dry_run else self.remove_rows(table.name, ids)
+
+    def _evict_when_due(self) -> None:
+        """Remove rows of tables that are looked at after this step.
+
+        In sync all workers do at once; else they take turns.
+        """
+        for table, _ in self.tables.sparse:
+            every = table.eviction.every_steps if table.eviction.is_on else 0
+            if not every or self.num_steps % every:
+                continue
+            if self.running.takes_turn(self.num_steps // every):
+                gone = self.shrink(table, dry_run=False)
+                log.debug("table.evicted", extra={"table": table.name, "rows": gone})
 
     def wait_exchanged(self) -> None:
         """GEO, LocalSGD: wait for exchanges in flight, and take in what they brought."""

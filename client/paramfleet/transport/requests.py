@@ -107,8 +107,8 @@ class Write:
     """float32 [U, D] in the order of ``rows``, or [P] for a dense table."""
     rows: RowIds | None = None
     lr: float = 0.0
-    day: int = 0
-    """Of rows with an accessor: today, from 1970; 0 for none."""
+    now: int = 0
+    """When it is, as the rows keep it: a day, an hour or a step; 0 if they don't."""
     wire: WireDtype = "float32"
     """How it travels."""
     encoded: Sequence[Encoded] | None = None
@@ -301,8 +301,8 @@ def write_messages(
         tensors: dict[str, NDArray[Any]] = {}
         for index, write in enumerate(writes):
             about: dict[str, Any] = {"table": write.table, "lr": write.lr}
-            if write.day:
-                about["day"] = write.day
+            if write.now:
+                about["now"] = write.now
             about |= _wire_field(write.wire)
             if write.rows is None:
                 part = dense_slice(len(write.values), placement, server)

@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,9 @@ log = logging.getLogger(__name__)
 
 MEASURE_PERIOD_S = 1.0
 """Seconds between two looks at the tables for the metrics."""
+
+SAMPLED_LOOKS = 10
+"""Of so many looks one is at some rows, too."""
 
 COMPILE_POLL_S = 0.05
 """Seconds between two looks at whether the kernels are compiled."""
@@ -334,7 +338,9 @@ class PServer:
         self._is_compiling = False
 
     async def _measure(self) -> None:
-        while True:
+        for look in count():
+            if not look % SAMPLED_LOOKS:
+                self._measures.sample_rows()
             self._measures.note_tables()
             await self._clock.sleep(MEASURE_PERIOD_S)
 

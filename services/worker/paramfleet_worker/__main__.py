@@ -26,6 +26,7 @@ from paramfleet_shared.telemetry.logs_and_metrics import setup_logging
 from paramfleet_worker.app.commands.checkpoints import checkpoint, export
 from paramfleet_worker.app.commands.operating import COMMANDS
 from paramfleet_worker.app.commands.outcomes import check_working_folder, exit_code_of
+from paramfleet_worker.app.commands.tables import tables
 from paramfleet_worker.app.launch.launcher import Launcher
 from paramfleet_worker.app.launch.naming import with_name
 from paramfleet_worker.app.launch.planning import plan_launch
@@ -321,7 +322,7 @@ main.add_command(
     )
 )
 
-for _command in (*COMMANDS, checkpoint, export):
+for _command in (*COMMANDS, tables, checkpoint, export):
     main.add_command(_command)
 
 if __name__ == "__main__":

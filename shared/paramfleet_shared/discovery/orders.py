@@ -11,7 +11,7 @@ from typing import Any
 
 from paramfleet_shared.settings.hurts import Hurt
 
-__all__ = ["CheckpointOrder", "LoadOrder", "Orders"]
+__all__ = ["CheckpointOrder", "LoadOrder", "Orders", "ShrinkOrder"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,6 +40,20 @@ class LoadOrder:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ShrinkOrder:
+    """A look at the rows of tables, which worker 0 is to take."""
+
+    number: int
+    """Counts the looks asked for, from 1."""
+
+    table: str
+    """The name of one; empty for all."""
+
+    dry_run: bool
+    """Whether it only counts the rows that would go."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Orders:
     """How a job is to continue."""
 
@@ -64,6 +78,9 @@ class Orders:
     load: LoadOrder | None = None
     """The latest that was asked for."""
 
+    shrink: ShrinkOrder | None = None
+    """The latest that was asked for."""
+
     hurts: tuple[Hurt, ...] = ()
     """The latest that were asked for by `paramfleet chaos`, the oldest first."""
 
@@ -76,6 +93,7 @@ class Orders:
         """Rebuild it from ``to_json``'s text."""
         fields = json.loads(text)
         checkpoint, load = fields["checkpoint"], fields.get("load")
+        shrink = fields.get("shrink")
         return cls(
             **{
                 **fields,
@@ -83,5 +101,6 @@ class Orders:
                 "hurts": tuple(Hurt.from_facts(each) for each in fields.get("hurts", ())),
                 "checkpoint": CheckpointOrder(**checkpoint) if checkpoint else None,
                 "load": LoadOrder(**load) if load else None,
+                "shrink": ShrinkOrder(**shrink) if shrink else None,
             }
         )

@@ -16,7 +16,7 @@ from paramfleet_shared.tables.kernels.batches import (
 from paramfleet_shared.tables.kernels.codecs.finite import any_reaches
 from paramfleet_shared.tables.memory.shapes import check_array
 
-__all__ = ["Routed", "all_finite", "merge_by_inverse", "route"]
+__all__ = ["Routed", "all_finite", "merge_by_inverse", "mixed", "route"]
 
 _EXPONENT = np.uint32(0x7F800000)
 
@@ -79,3 +79,13 @@ def all_finite(array: NDArray[Any], *, log2: int = 128) -> bool:
     check_array(flat, np.float32, (-1,), table="")
     bits = as_input(flat, np.float32).view(np.uint32)
     return not any_reaches(bits, _EXPONENT, np.uint32((log2 + 127) << 23))
+
+
+def mixed(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return 64 bits of each key that depend on all of its bits (SplitMix64's last steps)."""
+    bits = keys ^ (keys >> np.uint64(30))
+    bits = bits * np.uint64(0xBF58476D1CE4E5B9)
+    bits ^= bits >> np.uint64(27)
+    bits *= np.uint64(0x94D049BB133111EB)
+    bits ^= bits >> np.uint64(31)
+    return bits

@@ -48,10 +48,17 @@ from paramfleet_shared.tables.memory.reservation import default_max_rows, reserv
 from paramfleet_shared.tables.partition import partition
 from paramfleet_shared.tables.routing import merge_by_inverse
 from paramfleet_shared.tables.rows.admission import Admission
-from paramfleet_shared.tables.rows.ctr import are_expired, ctr_layout_of
+from paramfleet_shared.tables.rows.ctr import ctr_layout_of, scores_of
+from paramfleet_shared.tables.rows.evicting import (
+    AsOf,
+    Valued,
+    Worths,
+    eviction_keys,
+    is_valued,
+)
 from paramfleet_shared.tables.rows.layout import VALUE, RowLayout
 from paramfleet_shared.tables.rowstore import Mark, SlotIndex, as_floats, check_array
-from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
+from paramfleet_shared.tables.spec import SEEN, OptimizerSpec, TableSpec
 
 __all__ = ["Places", "SparseShard"]
 
@@ -129,10 +136,14 @@ class SparseShard:
             ctr_layout_of(spec.optimizer, self.layout) if spec.optimizer.num_counts else None
         )
         """Of rows with an accessor."""
-        self.admission = Admission(spec) if spec.entry.kind != "none" else None
+        self.admission = None if spec.entry.admits_all else Admission(spec)
         """Decides which unknown ids get a row; None where all do."""
         self._lookahead = Lookahead(floats)
         self._num_pushes = 0
+        self.num_removed = 0
+        """Rows that were, in this process's life."""
+        self._latest = 0
+        """The greatest day, hour or step of a push, as the rows keep it."""
         self._images: list[ShardImage] = []
         self._changes: ChangeMarks | None = None
         """What changed since a save, if that was asked for."""
@@ -239,7 +250,7 @@ class SparseShard:
         lr: float,
         step: int,
         unique: bool = False,
-        day: int = 0,
+        now: int = 0,
     ) -> None:
         """Let the optimizer step the rows of ids, creating those that are unknown.
 
@@ -254,7 +265,7 @@ class SparseShard:
             step: From 1; what Adam's bias correction and Adagrad's decay count by.
             unique: Whether no id comes twice, which saves looking for those that do. If
                 one does nevertheless, its row steps once for each of its gradients.
-            day: Of rows with an accessor: today, from 1970; 0 for none.
+            now: When it is, as the rows keep it: a day, an hour or a step; 0 for none.
 
         Raises:
             RowShapeError: if an array has the wrong shape or type.
@@ -264,8 +275,9 @@ class SparseShard:
         check_array(grads, kind, (len(ids), self._dim), table=self.spec.name)
         if self.admission is not None:
             ids, grads = self._admitted(self.admission, ids, grads)
+        self._latest = max(self._latest, now)
         if self._ctr is not None:
-            step_now = ctr_step_of(self.spec.optimizer, lr=lr, day=day)
+            step_now = ctr_step_of(self.spec.optimizer, lr=lr, day=now)
             self._push_ctr(self._ctr, ids, grads, step_now, unique=unique)
             return
         numbers = _LATEST.step_of(self.spec.optimizer, lr, step)
@@ -281,6 +293,7 @@ class SparseShard:
             self._made_since(before)
             if outcome != DONE:
                 raise self._index.full()
+            self._note_seen(ids, now)
             return
         slots = self._find(ids)
         if self._chains.nexts.size < slots.size:
@@ -291,6 +304,7 @@ class SparseShard:
         counts = chain(chains, slots)
         step_chains(numbers, self._rows, chains, counts, keys, flat_grads)
         self._note_changed(slots)
+        self._note_seen(ids, now)
 
     def _admitted(
         self, admission: Admission, ids: NDArray[np.int64], grads: NDArray[Any]
@@ -333,21 +347,44 @@ class SparseShard:
         step_ctr_rows(step, rows, slots, keys, flat)
         self._note_changed(slots)
 
-    def expired(self, start: int, count: int, *, day: int) -> NDArray[np.int64]:
-        """Return the ids of rows that have expired: int64 [n], in order of places.
+    def valued(
+        self, start: int, count: int, when: AsOf
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the ids of rows, and by which order they would be evicted: both int64 [n].
 
-        Of a table without an accessor none has.
+        Of a table whose rows have no value there are none.
 
         Args:
             start: First place.
             count: How many, fewer where they end.
-            day: Today, from 1970; 0 for none: then only a row's score counts.
+            when: At what time.
         """
-        if self._ctr is None:
-            return np.empty(0, np.int64)
+        if not is_valued(self.spec):
+            return np.empty(0, np.int64), np.empty(0, np.int64)
         slots = self.live(start, start + count)
-        rows = CtrTable(self._rows.firsts, self._rows.floats, self._ctr)
-        return self.ids()[slots[are_expired(self.spec.optimizer, rows, slots, day=day)]]
+        ids = self.ids()[slots]
+        counted = seen = None
+        if self._ctr is not None:
+            counted = CtrTable(self._rows.firsts, self._rows.floats, self._ctr)
+        else:
+            seen = self._seen
+        return ids, eviction_keys(Valued(self.spec, counted, seen), ids, slots, when)
+
+    def sample(self, most: int) -> Worths:
+        """Return the ages and scores of some rows, at most so many, spread over all places."""
+        places = np.linspace(0, max(0, self.num_slots - 1), min(most, self.num_slots))
+        some = places.astype(np.int64)
+        slots = some[self.find(self.ids()[some]) == some]  # which have a row
+        nothing = np.empty(0, np.float32)
+        if self._ctr is not None:
+            counted = CtrTable(self._rows.firsts, self._rows.floats, self._ctr)
+            scores, _ = scores_of(self.spec.optimizer, counted, slots, day=self._latest)
+            seen = self._floats[slots, self._ctr.seen_day]
+            return Worths(self._latest - seen[seen > 0], scores)
+        if self.spec.optimizer.tracks == "none":
+            return Worths(nothing, nothing)
+        seen = self._seen[slots]
+        return Worths(self._latest - seen[seen > 0], nothing)
 
     def create(self, ids: NDArray[np.int64]) -> None:
         """Make rows of those ids, int64 [n], that are unknown.
@@ -411,6 +448,9 @@ class SparseShard:
         self._put_aside(ids)
         slots = self._index.remove(ids)
         is_gone = slots >= 0
+        self.num_removed += int(is_gone.sum())
+        if self.admission is not None:
+            self.admission.note_removed(ids[is_gone])
         if self._changes is not None:
             gone = np.array(ids[is_gone], np.int64)
             if not self._changes.note_removed(gone, num_places=self.num_slots):
@@ -488,6 +528,8 @@ class SparseShard:
         """
         ids, is_live, free, num_turns, self._num_pushes = places
         self._index.restore(ids, is_live, free, num_turns=num_turns)
+        if self.admission is not None:
+            self.admission.note_made(ids[is_live])
         self._look_ahead()
 
     def live_ids(self, start: int, count: int) -> NDArray[np.int64]:
@@ -609,6 +651,17 @@ class SparseShard:
         """Return the rows as they are kept, float32 [places, pitch], a view."""
         return self._rows.floats.reshape(-1, self._rows.layout.pitch)
 
+    @property
+    def _seen(self) -> NDArray[np.float32]:
+        """Return when each row was pushed last, by place, a view, of rows that keep it."""
+        return self._floats[:, self.layout.spans[SEEN.name].start]
+
+    def _note_seen(self, ids: NDArray[np.int64], now: int) -> None:
+        """Keep when rows were pushed, of a table that tracks it; later ones stay."""
+        if self.spec.optimizer.tracks != "none":
+            slots, seen = self.find(ids), self._seen
+            seen[slots] = np.maximum(seen[slots], np.float32(now))
+
     def _columns(
         self, floats: NDArray[np.float32]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -662,6 +715,9 @@ class SparseShard:
 
     def _made_since(self, mark: Mark) -> None:
         """Act on rows that were made since a mark."""
+        if self.admission is not None:
+            for made in self._index.made_since(mark):
+                self.admission.note_made(self.ids()[made])
         if self._changes is not None:
             for made in self._index.made_since(mark):
                 self._note_changed(made)

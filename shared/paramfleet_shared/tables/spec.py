@@ -16,6 +16,7 @@ from paramfleet_shared.values.texts import NAME_RULE, is_name, shown
 __all__ = [
     "GROUPS",
     "MAX_ENTRY_COUNT",
+    "SEEN",
     "EntrySpec",
     "InitializerSpec",
     "OptimizerSpec",
@@ -25,12 +26,14 @@ __all__ = [
     "TableMismatchError",
     "TableSpec",
     "TableSpecError",
+    "Tracks",
     "stream_of",
 ]
 
 _InitializerKind = Literal["zeros", "constant", "uniform", "normal"]
 _TableKind = Literal["dense", "sparse"]
 _EntryKind = Literal["none", "count_filter", "probability"]
+Tracks = Literal["none", "step", "hour"]
 Storage = Literal["float32", "float16", "bfloat16"]
 Rounding = Literal["stochastic", "nearest"]
 
@@ -43,6 +46,12 @@ MAX_NUM_SHARDS = 65_536
 
 MAX_ENTRY_COUNT = 255
 """Counters of ids without a row are bytes."""
+
+MAX_TABLE_ROWS = 1 << 40
+"""Of the cap of a table."""
+
+SEEN = Column(name="seen", per_row=True, first=0.0, not_negative=True)
+"""When a row was pushed last, where that is tracked: a step, or an hour from 1970. 0: never."""
 
 
 class TableSpecError(ContractError):
@@ -176,7 +185,18 @@ class EntrySpec:
     """Of ``count_filter``: the steps that must have used an id, a whole number; of
     ``probability``: the share of ids that are admitted."""
 
+    max_rows: int = 0
+    """Rows of the table, on all pservers, beyond which no id gets one; 0 for no such limit."""
+
+    @property
+    def admits_all(self) -> bool:
+        """Return whether every id gets a row."""
+        return self.kind == "none" and not self.max_rows
+
     def __post_init__(self) -> None:
+        rule = f"must be a whole number from 0 to {MAX_TABLE_ROWS}"
+        is_whole = type(self.max_rows) is int and 0 <= self.max_rows <= MAX_TABLE_ROWS
+        _demand(true=is_whole, field="entry.max_rows", value=self.max_rows, rule=rule)
         known = get_args(_EntryKind)
         _demand(
             true=self.kind in known,
@@ -207,6 +227,8 @@ class OptimizerSpec:
 
     Args:
         rule: The rule's name.
+        tracks: What a row keeps of when it was pushed last: its ``step``, the ``hour``, or
+            ``none``.
         constants: Those of its constants that don't have their defaults.
 
     Raises:
@@ -215,10 +237,13 @@ class OptimizerSpec:
     """
 
     rule: str
+    tracks: Tracks
     _settings: tuple[tuple[str, float | bool | str], ...]
     """All constants, in the order of the rule's record."""
 
-    def __init__(self, *, rule: str = "sgd", **constants: float | bool | str) -> None:
+    def __init__(
+        self, *, rule: str = "sgd", tracks: Tracks = "none", **constants: float | bool | str
+    ) -> None:
         known = tuple(RULES)
         _demand(
             true=rule in known,
@@ -236,11 +261,22 @@ class OptimizerSpec:
                 raise TypeError(message)
         settings |= constants
         _demand_constants(record, settings)
+        known = get_args(Tracks)
+        _demand(
+            true=tracks in known,
+            field="optimizer.tracks",
+            value=tracks,
+            rule=f"must be one of {', '.join(known)}",
+        )
         object.__setattr__(self, "rule", rule)
+        object.__setattr__(self, "tracks", tracks)
         object.__setattr__(self, "_settings", tuple(settings.items()))
 
     def __repr__(self) -> str:
-        settings = "".join(f", {name}={value!r}" for name, value in self._settings)
+        said = dict(self._settings)
+        if self.tracks != "none":
+            said["tracks"] = self.tracks
+        settings = "".join(f", {name}={value!r}" for name, value in said.items())
         return f"OptimizerSpec(rule={self.rule!r}{settings})"
 
     @property
@@ -256,7 +292,8 @@ class OptimizerSpec:
     @property
     def columns(self) -> tuple[Column, ...]:
         """Return the columns of state that it keeps beside the values."""
-        return self.record.columns_of(self.constants)
+        own = self.record.columns_of(self.constants)
+        return own if self.tracks == "none" else (*own, SEEN)
 
     @property
     def num_state_columns(self) -> int:
@@ -276,7 +313,10 @@ class OptimizerSpec:
 
     def to_wire(self) -> dict[str, Any]:
         """Return plain values that the constructor takes by name."""
-        return {"rule": self.rule, **self.constants}
+        own = {"rule": self.rule, **self.constants}
+        if self.tracks != "none":  # which rules of before don't have
+            own["tracks"] = self.tracks
+        return own
 
 
 def _demand_constants(record: Rule, settings: Mapping[str, Any]) -> None:
@@ -373,6 +413,7 @@ class TableSpec:
             rule=f"must be in 1..{MAX_NUM_SHARDS}",
         )
         self._demand_storage()
+        self._demand_admission()
         self._demand_statistics()
         if sparse:
             constants = self.optimizer.constants
@@ -403,16 +444,32 @@ class TableSpec:
     @property
     def creates_at_push(self) -> bool:
         """Return whether a row is made by a push alone, not when its id is first read."""
-        return self.entry.kind != "none" or self.optimizer.record.statistics is not None
+        counts = self.optimizer.record.statistics is not None
+        return counts or self.optimizer.tracks != "none" or not self.entry.admits_all
+
+    def _demand_admission(self) -> None:
+        """Pass if the table can have its entry, and what its rows keep of their use."""
+        sparse = self.kind == "sparse"
+        rule = "is of sparse tables"
+        entry, tracks = self.entry, self.optimizer.tracks
+        _demand(true=sparse or entry.admits_all, field="entry", value=entry.kind, rule=rule)
+        _demand(
+            true=sparse or tracks == "none", field="optimizer.tracks", value=tracks, rule=rule
+        )
+        _demand(
+            true=tracks == "none" or not self.optimizer.num_counts,
+            field="optimizer.tracks",
+            value=tracks,
+            rule=f"has no use: rows of {self.optimizer.rule!r} keep the day",
+        )
+        _demand(
+            true=not entry.max_rows or entry.max_rows >= self.num_shards,
+            field="entry.max_rows",
+            value=entry.max_rows,
+            rule=f"must be at least num_shards = {self.num_shards}, or 0",
+        )
 
     def _demand_statistics(self) -> None:
-        rule = "is of sparse tables"
-        _demand(
-            true=self.kind == "sparse" or self.entry.kind == "none",
-            field="entry",
-            value=self.entry.kind,
-            rule=rule,
-        )
         counts = self.optimizer.num_counts
         if not counts:
             return
@@ -436,7 +493,7 @@ class TableSpec:
             "optimizer": self.optimizer.to_wire(),
         }
         del plain["entry"]  # which tables of before don't have
-        if self.entry.kind != "none":
+        if not self.entry.admits_all:
             nested["entry"] = asdict(self.entry)
         return plain | nested
 

@@ -117,6 +117,7 @@ class PlannedJob:
         lease_ttl_s: float,
         data_dir: str,
         join_timeout_s: float = 1.0,
+        replicas: int = 1,
     ) -> None:
         self.name = name
         self._kept: dict[str, Any] = {}
@@ -132,7 +133,11 @@ class PlannedJob:
             "call_timeout_s": 3.0,
         }
         self.sizes = JobSizes(
-            worker_num=1, server_num=2, num_shards=NUM_SHARDS, server_processes=2, replicas=1
+            worker_num=1,
+            server_num=2,
+            num_shards=NUM_SHARDS,
+            server_processes=2,
+            replicas=replicas,
         )
         rules = JobRules(
             lease_ttl_s=lease_ttl_s,
@@ -288,7 +293,10 @@ class PlannedJob:
 async def planned_job(
     redis_url: str, name: str, *, lease_ttl_s: float, data_dir: str = "", **options: Any
 ) -> AsyncIterator[PlannedJob]:
-    """Run a job of two groups, each with a follower, and two processes; one data folder."""
+    """Run a job of two groups and two processes, with one data folder.
+
+    Each group has a follower, unless there are no replicas.
+    """
     job = PlannedJob(redis_url, name, lease_ttl_s=lease_ttl_s, data_dir=data_dir, **options)
     await job.start()
     try:

@@ -114,6 +114,7 @@ async def test_each_applied_push_counts_as_one_version_and_one_adam_step(
         "bytes": 0,
         "admitted": 0,
         "refused": 0,
+        "removed": 0,
         "pulls": 0,
         "pushes": 1,
         "version": 1,
@@ -294,25 +295,42 @@ async def test_rows_with_counts_that_no_use_makes_change_nothing(
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"block": 99}, {"day": 1 << 40}, {"count": 1 << 40}, {"start": -1}, {"day": 0.5}]
+    "wrong",
+    [
+        {"block": 99},
+        {"now": 1 << 40},
+        {"count": 1 << 40},
+        {"start": -1},
+        {"now": 0.5},
+        {"below": -1},
+        {"below": 1 << 61},
+        {"below": None, "low": 1 << 61, "shift": 0},
+        {"below": None, "low": 0, "shift": 49},
+        {"below": None},
+        {"table": "plain"},
+    ],
 )
-async def test_a_question_for_expired_rows_that_makes_no_sense_is_refused(
+async def test_a_survey_that_makes_no_sense_is_refused(
     start_servers: Start, wrong: dict[str, Any]
 ) -> None:
-    worker = await started(start_servers, COUNTED)
+    plain = TableSpec(name="plain", kind="sparse", dim=2)
+    worker = await started(start_servers, COUNTED, plain)
     about: dict[str, Any] = {
         "table": "counted",
         "block": 0,
         "start": 0,
         "count": 9,
-        "day": 20_000,
+        "now": 20_000,
+        "before": 0,
     }
 
     for start in (0, 1 << 62):
-        (answer,) = await worker.ask("expired", **about | {"start": start})
-        assert answer.tensors["ids"].size == 0
+        (answer,) = await worker.ask("survey", **about | {"start": start, "below": 1 << 60})
+        assert answer.tensors["ids"].size == answer.tensors["keys"].size == 0
+        (answer,) = await worker.ask("survey", **about | {"low": 1 << 60, "shift": 48})
+        assert answer.tensors["counts"].tolist() == [0] * 4096
     with pytest.raises(MalformedMessageError):
-        await worker.ask("expired", **about | wrong)
+        await worker.ask("survey", **about | {"below": 1 << 59} | wrong)
 
 
 async def test_a_large_push_is_looked_through_too(start_servers: Start) -> None:

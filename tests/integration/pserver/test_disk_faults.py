@@ -25,7 +25,9 @@ async def test_a_group_is_gone_on_with_when_its_disk_has_room_again(
     warm_all()
     caplog.set_level(logging.WARNING)
     folder = str(tmp_path)
-    async with planned_job(redis_url, job_name, lease_ttl_s=LATE_S, data_dir=folder) as job:
+    async with planned_job(
+        redis_url, job_name, lease_ttl_s=LATE_S, data_dir=folder, replicas=0
+    ) as job:  # a follower would take the group over from memory
         worker = await job.worker()
         await worker.push(IDS)
         await worker.pservers.settle()

@@ -1,5 +1,6 @@
 """The promises of the modes, kept by whole jobs of real processes."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,36 @@ def test_sync_with_entries_equals_one_process(
         assert far(result, alone, "losses") <= 1e-6
         assert far(result, alone, "dense") <= 1e-5
         assert far(result, alone, "rows") <= 1e-5
+
+
+EVICTIONS = {
+    "unseen": {"unseen_steps": 3, "every_steps": 5},
+    "full": {"max_rows": 320, "headroom": 0.9, "every_steps": 4},
+}
+
+
+@pytest.mark.parametrize(("evicts", "workers", "servers"), [("unseen", 2, 2), ("full", 3, 1)])
+def test_sync_that_evicts_rows_equals_one_process(
+    jobs: Any, evicts: str, workers: int, servers: int
+) -> None:
+    args = ["--mode", "sync", "--optimizer", "adagrad", "--batch", "12"]
+    evict = ["--evict", json.dumps(EVICTIONS[evicts])]
+    alone = jobs.local_once(SCRIPT, *args, *evict)
+    plain = jobs.local_once(SCRIPT, *args)
+    assert far(alone, plain, "losses") > 1e-5, "some rows went"
+
+    for result in jobs.run(SCRIPT, *args, *evict, workers=workers, servers=servers).results:
+        assert far(result, alone, "losses") <= 1e-6
+        assert far(result, alone, "dense") <= 1e-5
+        assert far(result, alone, "rows") <= 1e-5
+
+
+def test_async_evicts_rows_whatever_worker_s_turn_it_is(jobs: Any) -> None:
+    evict = {"max_rows": 160, "every_steps": 3, "unseen_steps": 40}
+    args = ["--mode", "async", "--steps", "60", "--evict", json.dumps(evict)]
+    ended = jobs.run(SCRIPT, *args, workers=2)
+    for result in ended.results:
+        assert 0 < np.mean(result["losses"][-10:]) < np.mean(result["losses"][:10])
 
 
 def test_async_with_accessors_counts_every_show(jobs: Any) -> None:

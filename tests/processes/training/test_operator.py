@@ -1,5 +1,6 @@
 """An operator steers a job that trains: what is asked for happens."""
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,38 @@ def test_a_drained_worker_leaves_and_the_others_go_on(
     assert status["workers"][2]["done"]
     assert status["state"] == "training"
     assert "worker 2 has" in " ".join(event["words"] for event in admin.get("events"))
+
+    enough.touch()
+    ended = running.end()
+    assert ended.codes == dict.fromkeys(running.pids, 0), ended.story()
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_rows_that_would_go_are_counted_and_in_async_they_go(
+    jobs: Any, mode: str, tmp_path: Path
+) -> None:
+    enough = tmp_path / "enough"
+    evict = json.dumps({"max_rows": 60, "headroom": 0.5, "every_steps": 0})
+    running, admin = start(jobs, "--mode", mode, "--until", str(enough), "--evict", evict)
+
+    def told(number: int) -> dict[str, Any]:
+        done: dict[str, Any] = admin.wait(
+            lambda s: (s["shrink"] or {"number": 0})["number"] == number
+        )["shrink"]
+        return done
+
+    code, asked = admin.post("tables/shrink", {"dry_run": True})
+    assert (code, asked) == (200, {"number": 1, "table": "", "dry_run": True})
+    would = told(1)
+    assert would["error"] == ""
+    (count,) = would["rows"].values()
+    assert count > 0
+    assert admin.post("tables/shrink", {"table": "none"})[0] == (409 if mode == "sync" else 200)
+    if mode == "async":
+        assert "has no accessor and no eviction_configs" in told(2)["error"]
+        assert admin.post("tables/shrink", {"table": "deep"})[0] == 200
+        assert told(3)["rows"]["deep"] > 0
+    assert admin.get("audit")[0]["action"] == "shrink"
 
     enough.touch()
     ended = running.end()

@@ -217,7 +217,9 @@ def _check_section(key: str, entry: Entry) -> None:
     """
     section, dot, _ = key.partition(".")
     if section == "table_parameters":
-        remedy = "tables are described by fleet.nn.Embedding and the optimizer"
+        remedy = (
+            "the model says it: fleet.nn.Embedding(..., accessor=fleet.nn.CtrAccessor(...))"
+        )
         raise FeatureNotHereError(where=entry.where, key=key, remedy=remedy)
     if key == "workspace":
         return

@@ -177,6 +177,9 @@ class RunnerSettings:
     """Checkpoints by time, beside those of the epochs: every_s, keep and dirname, as the
     strategy's. In gpubox one that is due during a pass is written at its end."""
 
+    eviction_configs: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    """Rows that go, as the strategy's: max_rows, unseen_steps, and others."""
+
     model_save_path: str = ""
     """Folder that gets a checkpoint after each epoch, named by its number; empty saves none."""
 

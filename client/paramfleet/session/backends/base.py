@@ -172,7 +172,13 @@ class Backend(ABC):
         del inner
         mode = strategy.resolve()
         if not self.own.role().distributed:
-            mode = TrainingMode(name="local", apart=mode.apart, checkpoints=mode.checkpoints)
+            mode = TrainingMode(
+                name="local",
+                apart=mode.apart,
+                checkpoints=mode.checkpoints,
+                eviction=mode.eviction,
+                accessors=mode.accessors,
+            )
         return make(mode)
 
     def start(

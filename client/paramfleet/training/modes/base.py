@@ -14,10 +14,12 @@ from paramfleet.config.accessor import AccessorOptionError
 from paramfleet.config.strategy import TrainingMode
 from paramfleet.tables.dense import DenseBlock
 from paramfleet.tables.sparse import SparseTable, table_of
+from paramfleet.training.evicting.selecting import Selection
 from paramfleet.training.modes.ahead import Expecting
 from paramfleet.training.modes.fresh import FreshSteps
 from paramfleet.training.passes.backing import PassBacking
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.tables.rows.evicting import AsOf
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.values.bounds import LARGEST_GRADIENT, MAX_LEARNING_RATE
 
@@ -144,13 +146,26 @@ class Mode(ABC):
         del table, ids
         return 0  # a mode that defines nothing here trains no table of rows
 
-    def expired(self, table: SparseTable) -> NDArray[np.int64]:
-        """Return the ids of rows that have expired, between two steps: int64 [n].
+    def takes_turn(self, number: int) -> bool:
+        """Return whether this worker does what one of them is to do, or all at once in sync.
 
         Args:
-            table: One of the optimizer's, with an accessor.
+            number: Of the occasion, the same in every worker.
         """
-        del table
+        del number
+        return True
+
+    def evictable(
+        self, table: SparseTable, when: AsOf, selection: Selection
+    ) -> NDArray[np.int64]:
+        """Return the ids of rows that are to go, between two steps: int64 [n].
+
+        Args:
+            table: One of the optimizer's, whose rows have a value.
+            when: At what time.
+            selection: Asks for what it has to know of the rows.
+        """
+        del table, when, selection
         return np.empty(0, np.int64)  # a mode that defines nothing here trains no such table
 
     @abstractmethod

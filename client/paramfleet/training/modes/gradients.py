@@ -18,8 +18,8 @@ class TableGradient:
     rows: RowIds | None
     grads: NDArray[np.float32]
     lr: float
-    day: int = 0
-    """Of rows with an accessor: today, from 1970; 0 for none."""
+    now: int = 0
+    """When it is, as the rows keep it (``SparseTable.now``)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

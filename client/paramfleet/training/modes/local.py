@@ -14,9 +14,11 @@ from paramfleet.tables.device.stored import put_rows, rows_from
 from paramfleet.tables.device.table import DeviceRows
 from paramfleet.tables.row_store import RowStore
 from paramfleet.tables.sparse import RowSource, SparseTable
+from paramfleet.training.evicting.selecting import Selection, answer_of
 from paramfleet.training.modes.base import Mode, ModelTables, check_gradients
 from paramfleet.training.modes.rowstep import RowStepper, step_rows
 from paramfleet.training.passes.backing import PassBacking, PassOpenError
+from paramfleet_shared.tables.rows.evicting import AsOf
 from paramfleet_shared.tables.spec import TableSpec
 
 __all__ = ["Apart", "LocalMode", "LocalPasses"]
@@ -172,9 +174,12 @@ class LocalMode(Mode):
         return len(store.remove(ids))
 
     @override
-    def expired(self, table: SparseTable) -> NDArray[np.int64]:
+    def evictable(
+        self, table: SparseTable, when: AsOf, selection: Selection
+    ) -> NDArray[np.int64]:
+        self._passes.check_no_pass("shrink")
         (store,) = [each.store for each in self.steppers if each.table is table]
-        return store.expired(day=table.day)
+        return answer_of(store.valued(when), selection)
 
     def finish(self) -> None:
         """Nothing waits but LocalSGD's last outer step."""

@@ -232,7 +232,7 @@ class Outgoing:
             values=values,
             rows=rows,
             lr=gradient.lr,
-            day=gradient.day,
+            now=gradient.now,
             wire=self._wires[name],
             encoded=encoded,
             pulled=self._named(name, None if pull is None else pull.number),

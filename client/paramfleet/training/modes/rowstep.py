@@ -45,7 +45,7 @@ from paramfleet_shared.tables.rows.batch import RowBatch
 from paramfleet_shared.tables.rows.ctr import ctr_layout_of
 from paramfleet_shared.tables.rows.layout import RowLayout
 from paramfleet_shared.tables.rules.record import Moment
-from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
+from paramfleet_shared.tables.spec import SEEN, OptimizerSpec, TableSpec
 
 __all__ = ["RowStepper", "forget_states", "step_rows"]
 
@@ -97,6 +97,8 @@ class RowStepper:
         self._counts_steps: Callable[[int], Any] | None = None
         self.device: DeviceSource | None = None
         """Has the rows of a pass over data while there is one; the store's aren't stepped."""
+        if table.kept_as.tracks != "none":
+            self._keep({SEEN.name: np.zeros(1, np.float32)})
         if table.accessor is None and not needs_kernels(optimizer):
             first, self._counts_steps = _first_states(optimizer, group, table.dim)
             self._keep(first)
@@ -142,6 +144,9 @@ class RowStepper:
         else:
             self._step(rule, slots, pending)
             self._hidden, weight.grad = weight.grad, None
+        if self.table.kept_as.tracks != "none":
+            seen = self.store.column(SEEN.name)
+            seen[slots] = np.maximum(seen[slots], np.float32(self.table.now))
         self._num_steps += self._steps_at_once
         return slots
 
@@ -154,7 +159,7 @@ class RowStepper:
         slots, self._lent = self._lent, None
         self.store.values[slots] = to_host(weight, dtype=torch.float32).numpy()
         state = self._optimizer.state[weight]
-        for name in self._first:
+        for name in self._first.keys() - {SEEN.name}:
             self.store.column(name)[slots] = to_host(state[name], dtype=torch.float32).numpy()
 
     def forget_states(self) -> None:
@@ -226,7 +231,7 @@ class RowStepper:
         """Step rows that have an accessor, and count what they were used for."""
         store = self.store
         step_ctr_rows(
-            ctr_step_of(rule, lr=learning_rate(self._group), day=self.table.day),
+            ctr_step_of(rule, lr=learning_rate(self._group), day=self.table.now),
             CtrTable(firsts_of(store.spec), store.flat, ctr_layout_of(rule, store.layout)),
             slots,
             as_input(pending.ids, np.int64).view(np.uint64),
@@ -266,7 +271,7 @@ class RowStepper:
         weight.grad = grads
         state = self._optimizer.state[weight]
         if state or self._num_steps:
-            for name in self._first:
+            for name in self._first.keys() - {SEEN.name}:
                 state[name] = _like(weight, self.store.column(name)[slots])
             if self._counts_steps is not None:
                 state["step"] = self._counts_steps(self._num_steps)

@@ -19,6 +19,8 @@ from paramfleet.config.strategy import TrainingMode
 from paramfleet.tables.row_store import spec_of
 from paramfleet.tables.rules import RuleChangedError, rule_of_rows, server_rule
 from paramfleet.tables.sparse import SparseTable, nothing_pending
+from paramfleet.training.evicting.removals import send_removal, survey
+from paramfleet.training.evicting.selecting import Selection
 from paramfleet.training.job import Job, agree_on_dense, declare, pull_dense, slowest_of
 from paramfleet.training.modes.ahead import Ahead, Expecting, Found, Wanted, When
 from paramfleet.training.modes.base import (
@@ -29,7 +31,6 @@ from paramfleet.training.modes.base import (
 )
 from paramfleet.training.modes.gradients import StepGradients, TableGradient
 from paramfleet.training.modes.outgoing import Outgoing
-from paramfleet.training.removals import list_expired, send_removal
 from paramfleet.transport.keeping import State, with_state
 from paramfleet.transport.requests import Read, ReadPlan, Write, write_messages
 from paramfleet_shared.errors import FleetError
@@ -41,6 +42,7 @@ from paramfleet_shared.errors.served import (
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.tables.encoding import WireDtype
 from paramfleet_shared.tables.rows.batch import RowIds
+from paramfleet_shared.tables.rows.evicting import AsOf
 
 __all__ = ["ServedMode"]
 
@@ -195,8 +197,10 @@ class ServedMode(Mode):
         )
 
     @override
-    def expired(self, table: SparseTable) -> NDArray[np.int64]:
-        asking = list_expired(self._job, table.name, day=table.day)
+    def evictable(
+        self, table: SparseTable, when: AsOf, selection: Selection
+    ) -> NDArray[np.int64]:
+        asking = survey(self._job, table.name, when, selection)
         return self._job.communicator.wait(asking)
 
     def finish(self) -> None:
@@ -321,7 +325,7 @@ class ServedMode(Mode):
             batch = table.pending() or nothing_pending(table.dim, self.num_shards)
             rows, grads, lr = batch.rows, batch.values, learning_rate(group)
             gradient = TableGradient(
-                name=table.name, rows=rows, grads=grads, lr=lr, day=table.day
+                name=table.name, rows=rows, grads=grads, lr=lr, now=table.now
             )
             parts.append(gradient)
         for block, group in self._tables.dense if dense else ():

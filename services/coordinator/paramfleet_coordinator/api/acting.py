@@ -82,6 +82,21 @@ async def _load(request: web.Request) -> Any:
 
 @requires("admin")
 @answering
+async def _shrink(request: web.Request) -> Any:
+    body = await read_body(request, frozenset({"table", "dry_run"}))
+    table, dry_run = body.get("table", ""), body.get("dry_run", False)
+    if not isinstance(table, str):
+        raise SettingRefusedError(name="table", value=str(table)[:64], rule="must be a text")
+    if not isinstance(dry_run, bool):
+        rule = "must be true or false"
+        raise SettingRefusedError(name="dry_run", value=str(dry_run)[:64], rule=rule)
+    asked = await service_of(request).shrink(table, dry_run=dry_run)
+    await audit(request, "shrink", None, asked)
+    return asked
+
+
+@requires("admin")
+@answering
 async def _settings(request: web.Request) -> Any:
     wanted = await read_body(request, frozenset({"lr", "k_steps", "max_staleness"}))
     before, after = await service_of(request).change(wanted)
@@ -180,6 +195,21 @@ ACTING = (
             "properties": {
                 "dirname": {"type": "string", "maxLength": 4096},
                 "timeout_s": {"type": "number", "exclusiveMinimum": 0, "maximum": 86400},
+            },
+        },
+    ),
+    _action(
+        "tables/shrink",
+        _shrink,
+        "Remove rows of tables that have expired or are too many (async), or count them; the "
+        "status shows how many.",
+        {"type": "object", "required": ["number", "table", "dry_run"]},
+        body={
+            "type": "object",
+            "additionalProperties": False,
+            "properties": {
+                "table": {"type": "string", "maxLength": 128},
+                "dry_run": {"type": "boolean"},
             },
         },
     ),

@@ -6,6 +6,7 @@ operator asks for.
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from paramfleet_coordinator.api.chaos import Hurter
@@ -85,6 +86,7 @@ class AdminService:
             "checkpoint": dict(self.view.checkpoint) or None,
             "periodic_checkpoint": dict(self.view.periodic_checkpoint) or None,
             "load": dict(self.view.load) or None,
+            "shrink": dict(self.view.shrink) or None,
             "barriers": said["barriers"],
             "tables": said["tables"],
             "plan": said["plan"],
@@ -154,6 +156,12 @@ class AdminService:
         _, after = await self.act(operator_actions.load, dirname=dirname, patience_s=patience_s)
         assert after.load is not None, "it was just asked for"
         return {"number": after.load.number, "dirname": after.load.dirname}
+
+    async def shrink(self, table: str, *, dry_run: bool) -> dict[str, Any]:
+        """Have rows removed or counted; return the number of that, and what was asked for."""
+        _, after = await self.act(operator_actions.shrink, table=table, dry_run=dry_run)
+        assert after.shrink is not None, "it was just asked for"
+        return asdict(after.shrink)
 
     async def change(self, wanted: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Change settings; return what they were and what they are to be."""
@@ -359,6 +367,7 @@ def _plain(orders: Orders) -> dict[str, Any]:
         "load": None
         if orders.load is None
         else {"number": orders.load.number, "dirname": orders.load.dirname},
+        "shrink": None if orders.shrink is None else asdict(orders.shrink),
         "hurts": [hurt.facts() for hurt in orders.hurts],
         "checkpoint": None
         if orders.checkpoint is None

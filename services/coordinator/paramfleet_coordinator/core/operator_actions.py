@@ -11,11 +11,12 @@ from typing import Any
 
 from typing_extensions import override
 
-from paramfleet_shared.discovery.orders import CheckpointOrder, LoadOrder, Orders
+from paramfleet_shared.discovery.orders import CheckpointOrder, LoadOrder, Orders, ShrinkOrder
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.settings.hurts import read_hurt
 from paramfleet_shared.settings.ranges import SettingError
 from paramfleet_shared.values.bounds import MAX_LEARNING_RATE
+from paramfleet_shared.values.texts import NAME_RULE, is_name
 
 __all__ = [
     "ActionRefusedError",
@@ -29,6 +30,7 @@ __all__ = [
     "load",
     "pause",
     "resume",
+    "shrink",
 ]
 
 MAX_HURTS = 16
@@ -43,6 +45,8 @@ _MODES = {
 }
 """Settings that may be changed in a running job, and in which modes they mean something."""
 
+
+_EVICTING_MODES = {"sync", "async"}
 
 _LOADING_MODES = {"sync", "async", "geo", "localsgd"}
 """Those in which workers stand between two steps, and pservers have all of what they did."""
@@ -203,6 +207,40 @@ def load(orders: Orders, job: Standing, *, dirname: str, patience_s: float) -> O
     number = 1 + max(orders.load.number if orders.load is not None else 0, job.known_load)
     order = LoadOrder(number=number, dirname=dirname, patience_s=float(patience_s))
     return _next(orders, job, load=order)
+
+
+def shrink(orders: Orders, job: Standing, *, table: str, dry_run: bool) -> Orders:
+    """Have worker 0 remove the rows that are to go, or count them.
+
+    Args:
+        orders: The present ones.
+        job: How the job stands.
+        table: The name of one; empty for all.
+        dry_run: Only count.
+
+    Raises:
+        ActionRefusedError: if the job doesn't train, or worker 0 has ended; in a mode that
+            evicts no rows; in sync, unless they are only counted.
+        SettingRefusedError: if no table can have the name.
+    """
+    if table and not is_name(table):
+        raise SettingRefusedError(name="table", value=table[:128], rule=f"must be {NAME_RULE}")
+    _require_training("shrink", orders, job)
+    reason = ""
+    if job.mode not in _EVICTING_MODES:
+        reason = f"rows are evicted in {', '.join(sorted(_EVICTING_MODES))}"
+    elif job.mode == "sync" and not dry_run:
+        reason = (
+            "all workers remove rows together, between the same two steps: set every_steps of "
+            "strategy.eviction_configs, or call fleet.shrink() in the script; a dry run works"
+        )
+    elif 0 not in job.training:
+        reason = "worker 0, which looks, no longer trains"
+    if reason:
+        raise ActionRefusedError(action="shrink", mode=job.mode, reason=reason)
+    number = 1 + (orders.shrink.number if orders.shrink is not None else 0)
+    order = ShrinkOrder(number=number, table=table, dry_run=dry_run)
+    return _next(orders, job, shrink=order)
 
 
 def drain(orders: Orders, job: Standing, *, rank: int) -> Orders:

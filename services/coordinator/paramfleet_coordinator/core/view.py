@@ -185,6 +185,11 @@ class JobView:
                 self._saved[kind] = dict(done)
                 event, words = _told_of(done)
                 self.note(event, words, now=now, **done)
+        told = facts.get("shrink")
+        if rank == 0 and isinstance(told, Mapping) and told != self._saved.get("shrink"):
+            self._saved["shrink"] = dict(told)
+            event, words = _told_of_rows(told)
+            self.note(event, words, now=now, **told)
         told = facts.get("load")
         if rank == 0 and isinstance(told, Mapping) and told != self._saved.get("load"):
             self._saved["load"] = dict(told)
@@ -206,6 +211,11 @@ class JobView:
     def load(self) -> Mapping[str, Any]:
         """Return how the last load goes that an operator asked for; empty before."""
         return self._saved.get("load", {})
+
+    @property
+    def shrink(self) -> Mapping[str, Any]:
+        """Return how many rows went that an operator wanted to go; empty before."""
+        return self._saved.get("shrink", {})
 
     def _take_server(self, index: int, facts: Mapping[str, Any], now: float) -> None:
         server = self._servers.setdefault(index, _Server())
@@ -291,6 +301,17 @@ def _told_of(done: Mapping[str, Any]) -> tuple[str, str]:
     if not done.get("consistent"):
         words += f"; it is not a consistent cut: {done.get('reason')}"
     return "checkpoint.written", words
+
+
+def _told_of_rows(told: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the event that a look at rows is, and a sentence about it."""
+    if told.get("error"):
+        return "shrink.failed", f"rows were not removed: {told['error']}"
+    rows = told.get("rows")
+    counts = rows if isinstance(rows, Mapping) else {}
+    said = ", ".join(f"{count} of {name}" for name, count in sorted(counts.items()))
+    went = "would go" if told.get("dry_run") else "went"
+    return "shrink.done", f"rows {went}: {said or 'none'}"
 
 
 def _told_of_load(told: Mapping[str, Any]) -> tuple[str, str]:

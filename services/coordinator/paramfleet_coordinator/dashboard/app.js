@@ -267,6 +267,11 @@ function stateOf(member) {
   return member.silent_s === null ? "silent" : `silent for ${Math.round(member.silent_s)} s`;
 }
 
+// The median of numbers of rows, and the largest of nine in ten; null where rows have none.
+function middle(quantiles) {
+  return quantiles ? `${quantiles[1]}, ${quantiles[2]}` : null;
+}
+
 function drawTables(status) {
   charts.table(
     at("workers"), "one row a worker",
@@ -297,8 +302,11 @@ function drawTables(status) {
   drawPlan(status.plan);
   charts.table(
     at("tables"), "over all servers",
-    ["name", "tier", "rows", "bytes", "pulls", "pushes"],
-    status.tables.map((t) => [t.name, t.tier, t.rows, t.bytes, t.pulls, t.pushes]),
+    ["name", "tier", "rows", "bytes", "refused", "removed", "age", "score", "pulls", "pushes"],
+    status.tables.map((t) => [
+      t.name, t.tier, t.rows, t.bytes, t.refused, t.removed, middle(t.ages), middle(t.scores),
+      t.pulls, t.pushes,
+    ]),
   );
   const shards = status.tables.flatMap((t) => t.shards.map((shard) => [t.name, shard]));
   charts.table(

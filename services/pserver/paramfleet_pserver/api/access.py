@@ -19,7 +19,7 @@ __all__ = ["RIGHTS", "IssuedIncarnations"]
 RIGHTS: Rights = {
     **dict.fromkeys(
         (
-            "declare", "pull", "stage", "push", "step", "exchange", "expired", "remove", "void",
+            "declare", "pull", "stage", "push", "step", "exchange", "survey", "remove", "void",
             "assign", "leave", "join", "begin", "settle", "progress", "wait_turn", "hold",
             "save", "saved", "load", "total", "answer", "states",
             "read_pass", "prepare_pass", "commit_pass", "abort_pass", "pass_state",
@@ -45,7 +45,7 @@ ACTING = frozenset(
         "step",
         "exchange",
         "void",
-        "expired",
+        "survey",
         "remove",
         "assign",
         "leave",

@@ -17,7 +17,6 @@ from paramfleet_pserver.api import passing
 from paramfleet_pserver.api.access import IssuedIncarnations
 from paramfleet_pserver.api.answers import described
 from paramfleet_pserver.api.durable import DurableAnswers
-from paramfleet_pserver.api.expiring import list_expired
 from paramfleet_pserver.api.pushing import (
     answer_pull,
     apply_exchange,
@@ -27,6 +26,7 @@ from paramfleet_pserver.api.pushing import (
     take_step,
 )
 from paramfleet_pserver.api.reading import pull_of_step, read_packed
+from paramfleet_pserver.api.surveying import survey
 from paramfleet_pserver.checkpoint.routes import Checkpointing
 from paramfleet_pserver.commands.applying import StepApplier
 from paramfleet_pserver.commands.machine import Machine, kind_of
@@ -95,7 +95,7 @@ from paramfleet_shared.values.ids import Rank, Step
 __all__ = ["OPERATIONS", "Routes"]
 
 OPERATIONS = (
-    "declare", "pull", "stage", "push", "step", "exchange", "expired", "remove", "void",
+    "declare", "pull", "stage", "push", "step", "exchange", "survey", "remove", "void",
     "assign", "leave",
     "join", "begin", "settle", "progress", "wait_turn", "hold", "save", "saved", "load",
     "status", "total", "answer", "states",
@@ -418,6 +418,12 @@ class Routes:
             "following": self.following_facts(),
         }
 
+    def sample_rows(self) -> None:
+        """Have some rows of each table looked at: what ``facts`` says of them."""
+        for table in self._store:
+            if isinstance(table, SparseTable):
+                table.sample(self._owners)
+
     def _stopped(self) -> list[list[int]]:
         """Return workers of sync that are gone, from which nothing is taken any more.
 
@@ -617,10 +623,10 @@ class Routes:
         num = await remove_rows(training, self._owners, remove, self._holding, request)
         return Message(fields={"removed": num})
 
-    async def expired(self, request: Request) -> Message:
-        """Answer which rows of a table with an accessor have expired."""
-        training = self._trained("expired")
-        return await list_expired(training, self._owners, request, self._store)
+    async def survey(self, request: Request) -> Message:
+        """Answer which rows of a table would be evicted first."""
+        training = self._trained("survey")
+        return await survey(training, self._owners, request, self._store)
 
     async def assign(self, request: Request) -> Message:
         """Overwrite the range of a dense table, unless it holds more than first values."""

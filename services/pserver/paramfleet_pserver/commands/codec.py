@@ -180,8 +180,8 @@ def _describe_part(
     if isinstance(content, SparsePart):
         tensors |= {f"{index}.ids": content.ids, f"{index}.offsets": content.offsets}
         about["unique"] = content.unique
-        if content.day:
-            about["day"] = content.day
+        if content.now:
+            about["now"] = content.now
     elif content.piece is not None:
         where, piece = content.where, content.piece
         about |= {"start": where.start, "stop": where.stop}

@@ -20,7 +20,7 @@ __all__ = ["EVERY_MODE", "AsyncMode", "ServerMode"]
 
 EVERY_MODE = frozenset(
     {
-        "pull", "stage", "expired", "remove", "void", "assign", "leave", "wait_turn", "hold",
+        "pull", "stage", "survey", "remove", "void", "assign", "leave", "wait_turn", "hold",
         "answer", "join", "settle", "progress",
     }
 )  # fmt: skip

@@ -1,13 +1,21 @@
 """What a pserver measures of itself, and what each gauge says."""
 
-__all__ = ["BODY_GAUGES", "HELD", "LOG_GAUGES", "SERVICE_GAUGES", "TABLE_GAUGES"]
+__all__ = [
+    "BODY_GAUGES",
+    "HELD",
+    "LOG_GAUGES",
+    "ROW_GAUGES",
+    "SERVICE_GAUGES",
+    "TABLE_GAUGES",
+]
 
 TABLE_GAUGES = {
     "rows": "Rows (dense: values) of a table on this server.",
     "bytes": "Memory that a table takes on this server.",
     "admitted": "Ids that a table's entry gave a row on this server, in this process's life; 0 "
-    "without an entry.",
-    "refused": "Times that it gave an id none: each push of one counts.",
+    "without an entry and `max_rows`.",
+    "refused": "Times that it gave an id none, or the table was full: each push of one counts.",
+    "removed": "Rows that were removed on this server, in this process's life.",
     "pulls": "Reads of a table.",
     "pushes": "Gradients or differences taken for a table.",
     "version": "Pushes (sync: steps) applied to a table in this job.",
@@ -18,6 +26,13 @@ TABLE_GAUGES = {
     "for the whole rate, 1 for the N-th part; the largest of the table's parts.",
 }
 """Facts about each table that are measured, and what they say."""
+
+ROW_GAUGES = {
+    "ages": "Steps, hours or days since rows of a table that evicts some, or has an accessor, "
+    "were pushed: a quantile of some rows on this server.",
+    "scores": "Scores of rows of a table with an accessor: the same.",
+}
+"""Facts about each table's rows that are measured by quantiles."""
 
 SERVICE_GAUGES = {
     "requests": "Requests answered.",

@@ -9,10 +9,12 @@ from paramfleet_pserver.hosting.gauges import (
     BODY_GAUGES,
     HELD,
     LOG_GAUGES,
+    ROW_GAUGES,
     SERVICE_GAUGES,
     TABLE_GAUGES,
 )
 from paramfleet_pserver.hosting.group import HostedGroup
+from paramfleet_pserver.tables.table import QUANTILES
 from paramfleet_shared.telemetry.logs_and_metrics import MetricRegistry
 
 __all__ = ["Measures"]
@@ -38,6 +40,10 @@ class Measures:
             fact: metrics.gauge(f"table_{fact}", sentence, ["table"])
             for fact, sentence in TABLE_GAUGES.items()
         }
+        self._rows = {
+            fact: metrics.gauge(f"table_row_{fact}", sentence, ["table", "quantile"])
+            for fact, sentence in ROW_GAUGES.items()
+        }
         for which, sentence in SERVICE_GAUGES.items():
             gauge = metrics.gauge(f"pserver_{which}", sentence, ["operation"])
             for operation in OPERATIONS:
@@ -52,10 +58,16 @@ class Measures:
             gauge.set_function(partial(self._bodies, name))
 
     def note_tables(self) -> None:
-        """Measure the tables; numbers are sums over the groups, others the largest."""
+        """Measure the tables; numbers are sums over the groups, others the largest.
+
+        Quantiles are those of one group: ids are spread over all alike.
+        """
         totals: dict[tuple[str, str], float] = {}
         for group in self._groups():
             for table in group.facts()["tables"]:
+                for fact in table.keys() & ROW_GAUGES.keys():
+                    for quantile, value in zip(QUANTILES, table[fact], strict=True):
+                        self._rows[fact].labels(table["name"], quantile).set(value)
                 for fact in TABLE_GAUGES:
                     key, value = (table["name"], fact), float(table[fact])
                     before = totals.get(key, 0.0)
@@ -63,6 +75,12 @@ class Measures:
                     totals[key] = max(before, value) if largest else before + value
         for (name, fact), value in totals.items():
             self._tables[fact].labels(name).set(value)
+
+    def sample_rows(self) -> None:
+        """Have some rows of each table looked at, for quantiles to come."""
+        for group in self._groups():
+            if group.routes is not None:
+                group.routes.sample_rows()
 
     def _held_s(self) -> float:
         routes = [group.routes for group in self._groups()]

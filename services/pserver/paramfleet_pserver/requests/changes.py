@@ -14,7 +14,7 @@ from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.net.wire.identity import FIRST_SEQUENCE, ChangeIdentity
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message
 from paramfleet_shared.tables.encoding import WIRE_DTYPES
-from paramfleet_shared.values.bounds import MAX_DAY
+from paramfleet_shared.tables.rows.evicting import latest_of
 from paramfleet_shared.values.ids import Rank
 
 __all__ = ["Changes", "identity_of"]
@@ -96,8 +96,8 @@ class Changes:
             rows = change_of(
                 self._message, name, table, wire=wire, shape=(len(ids), table.spec.dim)
             )
-            day = part.integer("day", most=MAX_DAY) if part.has("day") else 0
-            return SparsePart(ids, offsets, rows, wire, unique=part.flag("unique"), day=day)
+            now = part.integer("now", most=latest_of(table.spec)) if part.has("now") else 0
+            return SparsePart(ids, offsets, rows, wire, unique=part.flag("unique"), now=now)
         assert isinstance(table, DenseTable), "a table is sparse or dense"
         piece, at, stop = self._piece(part, table)
         values = change_of(self._message, name, table, wire=wire, shape=(stop - at,))

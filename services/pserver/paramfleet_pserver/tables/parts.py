@@ -60,8 +60,8 @@ class SparsePart(NamedTuple):
     slots: NDArray[np.int64] | None = None
     """Where the rows were before the numbers are added, -1 for new ones; None if nobody has
     looked. They hold among an owner's jobs of one change, and no longer. [n]"""
-    day: int = 0
-    """Of rows with an accessor: the worker's today, from 1970; 0 for none."""
+    now: int = 0
+    """When it was, as the rows keep it: the worker's day, hour or step; 0 if they don't."""
 
     @property
     def numbers(self) -> Encoded:
@@ -176,14 +176,14 @@ def push_rows(block: SparseShard, parts: list[SparsePart], lr: float, step: int)
     if len(parts) > 1:
         ids = np.concatenate([part.ids for part in parts])
         rows = np.concatenate([_numbers(part, unscaled) for part in parts])
-        day = max(part.day for part in parts)
-        block.push(ids, rows, lr=lr, step=step, day=day)
+        now = max(part.now for part in parts)
+        block.push(ids, rows, lr=lr, step=step, now=now)
         return
     part = parts[0]
     as_sent = part.scale == 1.0 and part.weights is None
     direct = part.unique and as_sent and CODECS[part.wire].direct
     rows = part.rows.rows if direct else _numbers(part, unscaled)
-    block.push(part.ids, rows, lr=lr, step=step, unique=part.unique, day=part.day)
+    block.push(part.ids, rows, lr=lr, step=step, unique=part.unique, now=part.now)
 
 
 def push_values(dense: DenseRange, parts: Sequence[DensePart], lr: float, step: int) -> None:

@@ -18,7 +18,7 @@ from paramfleet_pserver.core.pulled import PulledIds
 from paramfleet_pserver.tables.blocks import Block, make_blocks
 from paramfleet_pserver.tables.capacity import TableCapacity, Wanted
 from paramfleet_pserver.tables.known_ids import KnownIds
-from paramfleet_pserver.tables.owners import Job
+from paramfleet_pserver.tables.owners import Job, Owners
 from paramfleet_pserver.tables.parts import (
     DensePart,
     Guarded,
@@ -38,12 +38,19 @@ from paramfleet_shared.net.wire.identity import ChangeIdentity
 from paramfleet_shared.tables.dense import DenseRange
 from paramfleet_shared.tables.encoding import Encoded, WireDtype
 from paramfleet_shared.tables.rows.batch import RowIds
+from paramfleet_shared.tables.rows.evicting import Worths, is_valued
 from paramfleet_shared.tables.spec import TableSpec
 
-__all__ = ["DenseTable", "SparseTable", "Table"]
+__all__ = ["QUANTILES", "DenseTable", "SparseTable", "Table"]
 
 VALUES_PER_ROW = 64
 """Dense values that cost about as much as one sparse row: what a cache miss streams."""
+QUANTILES = (0.1, 0.5, 0.9)
+"""Of the ages and scores of rows."""
+
+SAMPLE = 1024
+"""Rows of a block that are looked at for them."""
+
 TIER = "memory"
 """Where a table's rows live: there is no other place as yet that holds any."""
 
@@ -95,6 +102,11 @@ class Table(ABC):
     @property
     def num_refused(self) -> int:
         """Return how often it gave an id none."""
+        return 0
+
+    @property
+    def num_removed(self) -> int:
+        """Return how many rows were removed."""
         return 0
 
     @abstractmethod
@@ -152,6 +164,10 @@ class Table(ABC):
             part.update.number = self.next_update()
         return part.update.number
 
+    def worths(self) -> dict[str, Any]:
+        """Return how old rows are, and their scores: of a sample, by quantiles; if any have."""
+        return {}
+
     def facts(self) -> dict[str, Any]:
         """Return what an operator may ask."""
         return {
@@ -161,12 +177,14 @@ class Table(ABC):
             "bytes": self.num_bytes,
             "admitted": self.num_admitted,
             "refused": self.num_refused,
+            "removed": self.num_removed,
             "pulls": self.num_pulls,
             "pushes": self.num_pushes,
             "version": self.version,
             **guard_facts(self.guards),
             "tier": TIER,
             "shards": self.busiest_shards(),
+            **self.worths(),
         }
 
 
@@ -196,6 +214,29 @@ class SparseTable(Table):
         self._capacity = TableCapacity(self.blocks)
         self._counters = self._new_counters()
         self.guards = [RateGuard() for _ in self.blocks]
+        self._samples: dict[int, Worths] = {}
+        """Of each block's rows, the latest."""
+
+    def sample(self, owners: Owners) -> None:
+        """Have some rows looked at, for ``worths``; if they have a value."""
+        if not is_valued(self.spec):
+            return
+        for index, block in enumerate(self.blocks):
+            owners.post(Job(block.owner, SAMPLE, partial(self._sample, index)))
+
+    def _sample(self, index: int) -> None:
+        self._samples[index] = self.blocks[index].rows.sample(SAMPLE)
+
+    @override
+    def worths(self) -> dict[str, Any]:
+        samples = list(self._samples.values())
+        found = {}
+        for name in Worths._fields:
+            numbers = np.concatenate([np.empty(0), *(getattr(each, name) for each in samples)])
+            if numbers.size:
+                quantiles = np.quantile(numbers, QUANTILES)
+                found[name] = [round(float(each), 4) for each in quantiles]
+        return found
 
     @property
     @override
@@ -208,6 +249,11 @@ class SparseTable(Table):
     def num_refused(self) -> int:
         deciding = (block.rows.admission for block in self.blocks)
         return sum(each.num_refused for each in deciding if each is not None)
+
+    @property
+    @override
+    def num_removed(self) -> int:
+        return sum(block.rows.num_removed for block in self.blocks)
 
     @property
     @override

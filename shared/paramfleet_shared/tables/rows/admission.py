@@ -1,7 +1,8 @@
 """Which ids of a table get a row when they are pushed.
 
 What decides is the table's entry and the pushes themselves, in their order: the same pushes
-admit the same ids, however many owners share the shards.
+admit the same ids, however many owners share the shards. Each shard of the job has the same
+part of the most rows that a table may have.
 """
 
 from typing import NamedTuple
@@ -16,7 +17,7 @@ from paramfleet_shared.tables.kernels.counting import (
     count_keys,
 )
 from paramfleet_shared.tables.memory.reservation import reserve
-from paramfleet_shared.tables.routing import route
+from paramfleet_shared.tables.routing import mixed, route
 from paramfleet_shared.tables.spec import TableSpec, stream_of
 
 __all__ = ["Admission", "SketchPages"]
@@ -77,6 +78,10 @@ class Admission:
         self._stream = np.uint64(stream_of(spec.seed, spec.name))
         self._sketches: dict[int, _Sketch] = {}
         """By the number of their shard in the job."""
+        self._share = spec.entry.max_rows // spec.num_shards
+        """Rows that a shard may have; 0 for no such limit."""
+        self._num_rows = np.zeros(spec.num_shards, np.int64)
+        """Of each shard here, where there is a limit."""
         self.num_admitted = 0
         self.num_refused = 0
 
@@ -97,12 +102,26 @@ class Admission:
         if self._entry.kind == "probability":
             most = np.uint64(self._entry.value * 2.0**64)
             admit_by_hash(keys, self._stream, most, admitted)
-        else:
+        elif self._entry.kind == "count_filter":
             self._count(keys, admitted)
+        else:
+            admitted[:] = True
+        if self._share:
+            self._limit(keys, admitted)
         num = int(admitted.sum())
         self.num_admitted += num
         self.num_refused += keys.size - num
         return admitted
+
+    def note_made(self, ids: NDArray[np.int64]) -> None:
+        """Count rows that were made: ids int64 [n], each once."""
+        if self._share:
+            self._num_rows += np.diff(route(ids, self._num_shards).offsets)
+
+    def note_removed(self, ids: NDArray[np.int64]) -> None:
+        """Count rows that were removed: ids int64 [n], each once."""
+        if self._share:
+            self._num_rows -= np.diff(route(ids, self._num_shards).offsets)
 
     def sketches(self) -> dict[int, SketchPages]:
         """Return copies of the sketches by the number of their shard in the job."""
@@ -136,6 +155,16 @@ class Admission:
             bits = SKETCH_BITS - (self._num_shards - 1).bit_length()
             self._sketches[shard] = _Sketch(1 << min(MAX_WIDTH_BITS, bits))
         return self._sketches[shard]
+
+    def _limit(self, keys: NDArray[np.uint64], admitted: NDArray[np.bool_]) -> None:
+        """Admit no more than there is room for: in a full shard those of the least hashes."""
+        wanted = np.flatnonzero(admitted)
+        routed = route(keys[wanted].view(np.int64), self._num_shards)
+        room = np.maximum(self._share - self._num_rows, 0)
+        for shard in np.flatnonzero(np.diff(routed.offsets) > room).tolist():
+            where = slice(*routed.offsets[shard : shard + 2].tolist())
+            order = np.argsort(mixed(routed.ids[where].view(np.uint64)))
+            admitted[wanted[routed.positions[where][order[room[shard] :]]]] = False
 
     def _count(self, keys: NDArray[np.uint64], admitted: NDArray[np.bool_]) -> None:
         routed = route(keys.view(np.int64), self._num_shards)

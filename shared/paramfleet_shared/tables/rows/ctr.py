@@ -1,4 +1,4 @@
-"""Rows with an accessor: where their numbers are, and which have expired or are miscounted."""
+"""Rows with an accessor: where their numbers are, what they are worth, which are miscounted."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,20 +7,20 @@ from paramfleet_shared.tables.kernels.stepping.ctr import (
     CtrLayout,
     CtrTable,
     expiry_limits_of,
-    list_expired,
     scoring_of,
+    weigh_ctr_rows,
 )
 from paramfleet_shared.tables.rows.layout import RowLayout
 from paramfleet_shared.tables.rules.ctr.catalog import PART_RULES
 from paramfleet_shared.tables.spec import OptimizerSpec
 
-__all__ = ["are_expired", "ctr_layout_of", "num_miscounted"]
+__all__ = ["ctr_layout_of", "num_miscounted", "scores_of"]
 
 
-def are_expired(
+def scores_of(
     spec: OptimizerSpec, table: CtrTable, slots: NDArray[np.int64], *, day: int
-) -> NDArray[np.bool_]:
-    """Return which of the rows at slots, int64 [n], have expired: bool [n].
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Return the scores of the rows at slots, int64 [n], and which have expired: both [n].
 
     Args:
         spec: Their rule.
@@ -28,9 +28,9 @@ def are_expired(
         slots: Where they are.
         day: Today, from 1970; 0 for none: then only a row's score counts.
     """
-    found = np.empty(slots.size, np.bool_)
-    list_expired(scoring_of(spec), table, slots, day, expiry_limits_of(spec), found)
-    return found
+    weighed = np.empty(slots.size, np.float32), np.empty(slots.size, np.bool_)
+    weigh_ctr_rows(scoring_of(spec), table, slots, day, expiry_limits_of(spec), weighed)
+    return weighed
 
 
 def num_miscounted(pushed: NDArray[np.float32]) -> int:

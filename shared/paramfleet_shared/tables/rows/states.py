@@ -71,7 +71,8 @@ def states_for(
 ) -> NDArray[np.float32]:
     """Return the states that saved values have under a rule: those saved, or new ones.
 
-    Only the same rule can go on with them: what another keeps means something else.
+    Only the same rule can go on with them: what another keeps means something else. A column
+    that it has and the saved ones haven't, or of another width, begins anew.
 
     Args:
         rule: Which trains from now on.
@@ -79,10 +80,15 @@ def states_for(
         values: float32 [n], or [n, D] of a sparse table.
         states: float32 [S, n], or [n, W] of a sparse table.
     """
-    if saved.rule == rule.rule:
+    dim = 1 if values.ndim == 1 else values.shape[1]
+    new, former = (RowLayout.of_states(each, dim) for each in (rule, saved))
+    if saved.rule == rule.rule and new == former:
         return states
-    new = RowLayout.of_states(rule, dim=1 if values.ndim == 1 else values.shape[1])
     rows = new.new_rows(len(values))
+    if saved.rule == rule.rule:
+        had = states.T if values.ndim == 1 else states
+        for column in set(new.columns) & set(former.columns):
+            rows[:, new.spans[column.name]] = had[:, former.spans[column.name]]
     return rows if values.ndim > 1 else rows.T.copy()
 
 

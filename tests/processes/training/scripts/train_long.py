@@ -30,6 +30,7 @@ parser.add_argument("--asks", action="store_true", help="look whether it should 
 parser.add_argument("--slow_data_ms", type=float, default=0.0, help="of worker 1")
 parser.add_argument("--slow_compute_ms", type=float, default=0.0, help="of worker 1")
 parser.add_argument("--slow_network_ms", type=float, default=0.0, help="each way, of worker 1")
+parser.add_argument("--evict", default="{}", help="JSON of strategy.eviction_configs")
 parser.add_argument("--mark", default="", help="makes the command line of a job unique")
 args = parser.parse_args()
 
@@ -87,6 +88,7 @@ if fleet.is_server():
 rank = fleet.worker_index()
 strategy = fleet.DistributedStrategy()
 strategy.a_sync = args.mode != "sync"
+strategy.eviction_configs = json.loads(args.evict)
 if args.mode == "geo":
     strategy.a_sync_configs = {"k_steps": args.k_steps, "geo_growth": 0}
 if args.max_staleness is not None:

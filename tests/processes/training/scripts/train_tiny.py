@@ -40,6 +40,7 @@ parser.add_argument("--accessor", default="", help="a sparse rule, for both tabl
 parser.add_argument("--cvm", action="store_true")
 parser.add_argument("--days", type=int, default=0, help="of so many steps, with a shrink each")
 parser.add_argument("--entry", default="", help="count:N or share:P, for both tables")
+parser.add_argument("--evict", default="", help="JSON of strategy.eviction_configs")
 args = parser.parse_args()
 
 if args.message_values:
@@ -138,6 +139,8 @@ if args.max_staleness is not None:
 strategy.a_sync_configs["wire_dtype"] = args.wire_dtype
 if strategy.a_sync:
     strategy.a_sync_configs["fresh_steps"] = args.fresh_steps
+if args.evict:
+    strategy.eviction_configs = json.loads(args.evict)
 is_each = args.optimizer == "each"
 model: Any = fleet.distributed_model((Each if is_each else Tiny)().to(args.device))
 towers = [*model.towers] if is_each else [model]

@@ -11,6 +11,7 @@ import paramfleet as fleet
 from paramfleet.api.shrinking import Shrinking
 from paramfleet.config.errors import CallOrderError
 from paramfleet.config.roles import RoleMaker
+from paramfleet.config.strategy import StrategyError
 from paramfleet.nn import AccessorOptionError, CtrAccessor, EmbeddingOptionError, SparseRule
 from paramfleet.session.session import Session
 from paramfleet.tables.embedding_errors import demand_plain_rows
@@ -314,7 +315,7 @@ def test_a_table_without_an_accessor_does_not_shrink(session: Session) -> None:
     trained(session, fleet.nn.Embedding(0, 1, name="plain"))
     assert Shrinking(session).shrink() == {}
     with pytest.raises(
-        AccessorOptionError, match="has no accessor; these tables have one: none"
+        AccessorOptionError, match="no eviction_configs; these tables have: none"
     ):
         Shrinking(session).shrink("plain")
 
@@ -326,3 +327,71 @@ def test_gradients_that_wait_are_stepped_before_rows_go(session: Session) -> Non
 
     with pytest.raises(CallOrderError):
         Shrinking(session).shrink()
+
+
+def described(session: Session, module: torch.nn.Module, **keys: Any) -> Any:
+    """Train a module whose table "t" Fleet's keys describe."""
+    model = session.distributed_model(module)
+    strategy = fleet.DistributedStrategy()
+    strategy.fleet_desc_configs = {"t": keys}
+    inner = torch.optim.SGD(model.parameters(), lr=0.5)
+    optimizer = session.distributed_optimizer(inner, strategy)
+    session.init_worker()
+    return optimizer
+
+
+@pytest.mark.parametrize("cvm", [False, True])
+def test_fleets_keys_train_as_the_accessor_that_they_describe(cvm: bool) -> None:
+    found = []
+    for by_keys in (False, True):
+        own, session = CtrAccessor(embedx_threshold=1.0, cvm=cvm), Session()
+        session.init(RoleMaker(distributed=False))
+        options = {} if by_keys else {"accessor": own}
+        module = fleet.nn.Embedding(0, 5, name="t", **options)  # type: ignore[arg-type]  # one
+        if by_keys:
+            keys = {"sparse_embedx_threshold": 1.0, "use_cvm": cvm}
+            optimizer = described(session, module, **keys, sparse_embedx_dim=4 - 2 * cvm)
+        else:
+            optimizer = trained(session, module)
+        counts = torch.tensor([[1.0, 1.0], [2.0, 0.0]])
+        for _ in range(3):
+            used = torch.tensor([3, 4])
+            if cvm:
+                rows = fleet.nn.continuous_value_model(module(used), counts)
+            else:
+                rows = module(used, show=counts[:, 0], click=counts[:, 1])
+            optimizer.minimize(rows.square().mean())
+        found.append(rows_of(module, 3, 4))
+    np.testing.assert_array_equal(*found)
+    assert found[0][:, 0].tolist() == [3, 6]
+
+
+@pytest.mark.parametrize(
+    ("options", "keys", "match"),
+    [
+        ({"name": "tt"}, {}, "did you mean 'tt'"),
+        ({"accessor": accessor()}, {}, "an accessor of its own"),
+        ({"storage": "bfloat16"}, {}, "must be float32"),
+        ({}, {"sparse_embedx_dim": 9}, "have 2 weights behind the first one, not 9"),
+    ],
+)
+def test_keys_that_do_not_fit_the_table_are_named(
+    session: Session, options: Any, keys: Any, match: str
+) -> None:
+    module = fleet.nn.Embedding(0, 5, **{"name": "t", **options})
+    with pytest.raises(StrategyError, match=match):
+        described(session, module, **keys)
+
+
+def test_a_table_that_was_looked_up_keeps_its_columns(session: Session) -> None:
+    module = fleet.nn.Embedding(0, 5, name="t")
+    module(torch.tensor([1]))
+    with pytest.raises(StrategyError, match="looked up before"):
+        described(session, module)
+
+
+def test_keys_leave_first_values_that_the_model_said(session: Session) -> None:
+    start = fleet.nn.uniform(2.0, 3.0)
+    module = fleet.nn.Embedding(0, 5, name="t", initializer=start)
+    described(session, module, sparse_accessor_class="SparseAccessor")
+    assert module.table.initializer.low == 2.0

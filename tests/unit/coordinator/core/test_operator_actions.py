@@ -11,7 +11,7 @@ from paramfleet_coordinator.core.operator_actions import (
     SettingRefusedError,
     Standing,
 )
-from paramfleet_shared.discovery.orders import CheckpointOrder, LoadOrder, Orders
+from paramfleet_shared.discovery.orders import CheckpointOrder, LoadOrder, Orders, ShrinkOrder
 
 NONE = Orders()
 HAD = {"lr": 0.1, "k_steps": 4, "max_staleness": None}
@@ -84,6 +84,24 @@ def test_checkpoints_are_counted_and_named() -> None:
         operator_actions.checkpoint(
             NONE, job(training=frozenset({1})), folder="kept", name=None
         )
+
+
+def test_rows_go_where_one_worker_can_remove_them_and_are_counted_elsewhere() -> None:
+    first = operator_actions.shrink(NONE, job("async"), table="", dry_run=False)
+    second = operator_actions.shrink(first, job("sync"), table="ads", dry_run=True)
+
+    assert first.shrink == ShrinkOrder(number=1, table="", dry_run=False)
+    assert second.shrink == ShrinkOrder(number=2, table="ads", dry_run=True)
+    assert Orders.from_json(second.to_json()) == second
+    with pytest.raises(ActionRefusedError, match="set every_steps"):
+        operator_actions.shrink(NONE, job("sync"), table="", dry_run=False)
+    with pytest.raises(ActionRefusedError, match="rows are evicted in async, sync"):
+        operator_actions.shrink(NONE, job("geo"), table="", dry_run=True)
+    left = job("async", training=frozenset({1}))
+    with pytest.raises(ActionRefusedError, match="worker 0"):
+        operator_actions.shrink(NONE, left, table="", dry_run=True)
+    with pytest.raises(SettingRefusedError, match="table"):
+        operator_actions.shrink(NONE, job("async"), table="a\nb", dry_run=True)
 
 
 def test_a_worker_is_drained_where_the_others_can_go_on() -> None:

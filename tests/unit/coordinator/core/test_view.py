@@ -3,6 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from paramfleet_coordinator.core.readings import PHASES
 from paramfleet_coordinator.core.view import MAX_EVENTS, MAX_FRAMES, JobView
 from paramfleet_shared.discovery.records import Member, Snapshot
@@ -157,6 +159,25 @@ def test_periodic_checkpoints_are_told_beside_those_by_command() -> None:
     assert [event["kind"] for event in view.events()] == ["checkpoint.written"]
     assert view.checkpoint == {}
     assert view.periodic_checkpoint["dirname"] == "kept/000001-step-9"
+
+
+@pytest.mark.parametrize(
+    ("told", "kind", "words"),
+    [
+        ({"rows": {"b": 0, "a": 7}}, "shrink.done", "rows went: 7 of a, 0 of b"),
+        ({"rows": {}, "dry_run": True}, "shrink.done", "rows would go: none"),
+        ({"error": "no table 'x'"}, "shrink.failed", "rows were not removed: no table 'x'"),
+    ],
+)
+def test_rows_that_went_by_command_are_told(told: Any, kind: str, words: str) -> None:
+    view = JobView()
+    facts = {("worker", 0): {**worker(0.0), "shrink": {"number": 1, **told}}}
+    for _ in range(2):
+        view.observe(Snapshot(facts=facts), now=0.0)
+
+    (event,) = view.events()
+    assert (event["kind"], event["words"]) == (kind, words)
+    assert view.shrink["number"] == 1
 
 
 def test_a_load_is_told_when_it_has_ended() -> None:

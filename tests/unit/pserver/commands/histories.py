@@ -38,7 +38,7 @@ from paramfleet_shared.settings.config import read_environment
 from paramfleet_shared.tables.encoding import WireDtype, encode_rows
 from paramfleet_shared.tables.routing import route
 from paramfleet_shared.tables.rules.catalog import RULES
-from paramfleet_shared.tables.spec import EntrySpec, OptimizerSpec, TableSpec
+from paramfleet_shared.tables.spec import EntrySpec, OptimizerSpec, TableSpec, Tracks
 from paramfleet_shared.values.ids import Rank, Step
 
 SHARDS, DIM, SIZE, NUM_WORKERS, MOST_ROWS = 8, 3, 11, 3, 1 << 20
@@ -49,6 +49,8 @@ ENTRIES = {
     "ctr": EntrySpec(kind="count_filter", value=2),
     "adagrad": EntrySpec(kind="count_filter", value=3),
     "adam": EntrySpec(kind="probability", value=0.5),
+    "sgd": EntrySpec(max_rows=16),
+    "ftrl": EntrySpec(kind="count_filter", value=2, max_rows=24),
 }
 """By rule, of the table "rows"."""
 EXAMPLES = int(read_environment().get("REPLAY_EXAMPLES", "200"))
@@ -200,13 +202,15 @@ class History:
         name = self._name(deed)
         for index, table in enumerate(deed.tables):
             about: dict[str, Any] = {"table": table}
+            if table == "half":
+                about["now"] = deed.step
             shape = (SIZE,) if table == "flat" else (len(ids), DIM)
             if table == "flat" and deed.ahead and self._mode != "sync" and deed.guarded:
                 shape = (SIZE // 2,)
                 about |= {"start": 0, "stop": SIZE // 2, "square": 1.5}
                 about["update"] = name["sequence"]
             pushed = random.normal(size=shape).astype(np.float32)
-            if table == "rows" and self._store.find(table).spec.creates_at_push:
+            if table == "rows" and self._store.find(table).spec.optimizer.num_counts:
                 pushed[:, :2] = 1 + np.abs(pushed[:, :2])  # shows and clicks
             numbers = encode_rows(pushed, deed.wire)
             tensors[f"{index}.{'deltas' if exchanges else 'grads'}"] = numbers.rows
@@ -296,7 +300,8 @@ def specs_of(mode: Mode, storage: str, rule: str) -> tuple[TableSpec, ...]:
     sparse = OptimizerSpec(rule="sum" if adds_up else cast("Any", rule))
     plain = "sgd" if rule == "ctr" else rule  # an accessor's rows are float32, never dense
     dense = OptimizerSpec(rule="sum" if mode == "geo" else cast("Any", plain))
-    half = OptimizerSpec(rule="sum" if adds_up else cast("Any", plain))
+    tracks: Tracks = "step" if mode in {"sync", "async"} else "none"
+    half = OptimizerSpec(rule="sum" if adds_up else cast("Any", plain), tracks=tracks)
     entry = ENTRIES.get(rule, EntrySpec()) if mode in {"sync", "async"} else EntrySpec()
     return (
         TableSpec(

@@ -229,7 +229,7 @@ def test_what_is_no_command_is_refused(fields: dict[str, Any], rule: str) -> Non
     [
         ({"dim": 2**62}, TableLimitError, "dim"),
         ({"dim": 1 << 40}, TableLimitError, "dim"),
-        ({"kind": "dense", "dim": 1, "size": 2**53}, TableMemoryError, "bytes"),
+        ({"kind": "dense", "dim": 1, "size": 2**53, "entry": {}}, TableMemoryError, "bytes"),
         ({"num_shards": SHARDS + 1}, TableMismatchError, "num_shards"),
     ],
 )

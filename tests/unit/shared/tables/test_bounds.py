@@ -51,7 +51,8 @@ def test_no_rule_makes_an_infinity_of_finite_gradients(
     rule: str, steps: list[tuple[float, float]], decay: float, first: float
 ) -> None:
     plain = OptimizerSpec(rule=rule, **RULES[rule])
-    decays = {"weight_decay": decay} if "weight_decay" in plain.constants else {}
+    has_decay = "weight_decay" in plain.constants
+    decays: dict[str, Any] = {"weight_decay": decay} if has_decay else {}
     optimizer = OptimizerSpec(rule=rule, **RULES[rule], **decays)
     dense = DenseRange(TableSpec(name="d", kind="dense", size=9, optimizer=optimizer), 0, 9)
     dense.assign(np.full(9, first, np.float32))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from paramfleet_shared.tables.rows.evicting import KEY_BITS, AsOf
 from paramfleet_shared.tables.rows.layout import RowLayout
 from paramfleet_shared.tables.rowstore import initial_rows
 from paramfleet_shared.tables.rules.ctr.catalog import PART_RULES
@@ -43,6 +44,13 @@ def push(
 ) -> None:
     numbers = np.array(rows, np.float32).reshape(len(ids), shard.spec.dim)
     shard.push(np.array(ids, np.int64), numbers, lr=lr, step=1, **how)
+
+
+def expired(shard: SparseShard, start: int = 0, count: int = 9, *, day: int = 0) -> list[int]:
+    """Return the ids of rows that have expired, in order of places."""
+    ids, keys = shard.valued(start, count, AsOf(day))
+    found: list[int] = ids[keys < EXPIRED].tolist()
+    return found
 
 
 def columns(shard: SparseShard, row: int = 0) -> dict[str, NDArray[np.float32]]:
@@ -194,13 +202,15 @@ def test_what_comes_twice_for_an_id_is_one_push(unique: bool) -> None:
 
 
 TODAY = 20_000
+EXPIRED = 1 << (KEY_BITS - 1)
+"""Keys of rows that have expired are below."""
 
 
 def life_of(show: int, click: int, *, days: int = 200) -> int | None:
     """Return on which day after its push a row expires; None if it doesn't."""
     shard = SparseShard(table(dim=3))
-    push(shard, [5], [[show, click, 0]], day=TODAY)
-    return next((n for n in range(days) if len(shard.expired(0, 9, day=TODAY + n))), None)
+    push(shard, [5], [[show, click, 0]], now=TODAY)
+    return next((n for n in range(days) if expired(shard, day=TODAY + n)), None)
 
 
 @pytest.mark.parametrize(
@@ -212,25 +222,25 @@ def test_a_row_expires_when_fleet_would_delete_it(show: int, click: int, day: in
 
 def test_counts_fade_as_in_fleet_where_days_do_not_end_a_row() -> None:
     shard = SparseShard(table(dim=3, delete_after_unseen_days=10_000))
-    push(shard, [1, 2], [[2, 2, 0], [10, 10, 0]], day=TODAY)
+    push(shard, [1, 2], [[2, 2, 0], [10, 10, 0]], now=TODAY)
     ends: dict[int, int] = {}
     for after in range(200):
-        for each in shard.expired(0, 9, day=TODAY + after).tolist():
+        for each in expired(shard, day=TODAY + after):
             ends.setdefault(each, after)
     assert ends == {1: 46, 2: 126}
 
 
 def test_a_row_that_is_seen_again_has_what_is_left_and_more() -> None:
     shard = SparseShard(table(dim=3, show_click_decay_rate=0.5))
-    push(shard, [5], [[8, 4, 0]], day=TODAY)
-    push(shard, [5], [[1, 1, 0]], day=TODAY + 2)
+    push(shard, [5], [[8, 4, 0]], now=TODAY)
+    push(shard, [5], [[1, 1, 0]], now=TODAY + 2)
 
     row = columns(shard)
     assert row["value"][:2].tolist() == [8 / 4 + 1, 4 / 4 + 1]
     assert row["seen_day"] == [TODAY + 2]
     assert row["delta_score"] == pytest.approx([0.4 + 4 + 1])
 
-    push(shard, [5], [[1, 0, 0]], day=TODAY)  # of a worker that is behind
+    push(shard, [5], [[1, 0, 0]], now=TODAY)  # of a worker that is behind
     assert columns(shard)["value"][:2].tolist() == [4, 2]
     assert columns(shard)["seen_day"] == [TODAY + 2]
 
@@ -238,8 +248,8 @@ def test_a_row_that_is_seen_again_has_what_is_left_and_more() -> None:
 def test_without_a_date_nothing_fades_and_scores_alone_count() -> None:
     shard = SparseShard(table(dim=3))
     push(shard, [1, 2], [[7, 0, 0], [9, 0, 0]])
-    assert shard.expired(0, 9, day=0).tolist() == [1]
-    assert shard.expired(0, 9, day=TODAY).tolist() == [1], "it isn't known when they were seen"
+    assert expired(shard) == [1]
+    assert expired(shard, day=TODAY) == [1], "it isn't known when they were seen"
 
 
 def test_expired_rows_are_listed_by_places_of_rows_that_are_there() -> None:
@@ -247,9 +257,9 @@ def test_expired_rows_are_listed_by_places_of_rows_that_are_there() -> None:
     push(shard, list(range(10)), [[1, 0, 0]] * 10)
     shard.release(shard.remove(np.array([3, 4], np.int64)))
 
-    assert shard.expired(0, 5, day=0).tolist() == [0, 1, 2]
-    assert shard.expired(5, 99, day=0).tolist() == [5, 6, 7, 8, 9]
-    assert SparseShard(TableSpec(name="t", kind="sparse")).expired(0, 9, day=0).size == 0
+    assert expired(shard, 0, 5) == [0, 1, 2]
+    assert expired(shard, 5, 99) == [5, 6, 7, 8, 9]
+    assert expired(SparseShard(TableSpec(name="t", kind="sparse"))) == []
 
 
 # A second implementation, row by row, in float64.

@@ -15,6 +15,7 @@ from typing_extensions import override
 from paramfleet.config.strategy import TrainingMode
 from paramfleet.tables.dense import DenseBlock
 from paramfleet.tables.sparse import SparseTable
+from paramfleet.training.evicting.selecting import Selection
 from paramfleet.training.in_place import Change, InPlace, moves_in_place
 from paramfleet.training.job import fetch_dense
 from paramfleet.training.modes.ahead import When
@@ -26,6 +27,7 @@ from paramfleet.training.modes.served import ServedMode
 from paramfleet.transport.requests import ReadPlan, Write
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.tables.encoding import WireDtype
+from paramfleet_shared.tables.rows.evicting import AsOf
 
 __all__ = ["AsyncMode"]
 
@@ -113,9 +115,15 @@ class AsyncMode(ServedMode):
         return super().remove(table, ids)
 
     @override
-    def expired(self, table: SparseTable) -> NDArray[np.int64]:
-        self.flush()  # rows that were seen now haven't expired
-        return super().expired(table)
+    def takes_turn(self, number: int) -> bool:
+        return number % self._job.worker_num == self._job.author.rank % self._job.worker_num
+
+    @override
+    def evictable(
+        self, table: SparseTable, when: AsOf, selection: Selection
+    ) -> NDArray[np.int64]:
+        self.flush()  # rows that were seen now are worth more
+        return super().evictable(table, when, selection)
 
     def finish(self) -> None:
         """Push what waits and what is left of narrowed gradients, and end as every mode."""

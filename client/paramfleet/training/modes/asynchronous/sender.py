@@ -71,9 +71,9 @@ def _merge_parts(same: Sequence[TableGradient], *, by_id: bool) -> TableGradient
         [RowBatch(p.rows.ids, p.grads, p.rows.offsets) for p in same if p.rows is not None],
         by_id=by_id,
     )
-    day = max(part.day for part in same)
+    now = max(part.now for part in same)
     return TableGradient(
-        name=first.name, rows=merged.rows, grads=merged.values, lr=first.lr, day=day
+        name=first.name, rows=merged.rows, grads=merged.values, lr=first.lr, now=now
     )
 
 

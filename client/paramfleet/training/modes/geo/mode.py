@@ -21,6 +21,7 @@ from paramfleet.tables.exchange_rows import received_ids, removed_ids
 from paramfleet.tables.replica import DenseReplica, RowReplica
 from paramfleet.tables.row_store import RowStore, spec_of
 from paramfleet.tables.sparse import SparseTable
+from paramfleet.training.evicting.removals import send_removal
 from paramfleet.training.in_place import moves_in_place
 from paramfleet.training.job import (
     Job,
@@ -42,7 +43,6 @@ from paramfleet.training.modes.geo.powers import powers_at
 from paramfleet.training.modes.geo.rows import drop, pull_anew, take_lost, take_received
 from paramfleet.training.modes.geo.states import GeoStates
 from paramfleet.training.modes.rowstep import RowStepper, forget_states, step_rows
-from paramfleet.training.removals import send_removal
 from paramfleet.transport.keeping import State, with_state
 from paramfleet.transport.requests import Write, decoded_part, dense_slice, write_messages
 from paramfleet_shared.net.wire.message import Message

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any, get_args
 
 import click
-from click.core import ParameterSource
 from typing_extensions import override
 
 from paramfleet_shared.files.addresses import place_of
-from paramfleet_shared.settings.cli import BoundedGroup, echo
+from paramfleet_shared.settings.cli import echo
 from paramfleet_shared.values.texts import printable
+from paramfleet_worker.app.commands.grouping import group_of
 from paramfleet_worker.app.commands.loading import LOAD_CHECKPOINT
 from paramfleet_worker.app.commands.operating import WRITE_CHECKPOINT
 from paramfleet_worker.app.commands.outcomes import (
@@ -49,35 +49,11 @@ _FOLDER = _Folder()
 _JSON = click.option("--json", "as_json", is_flag=True, help="Answer with JSON.")
 
 
-def _write_or_more(context: click.Context, /, **options: Any) -> None:
-    """Write a checkpoint of a running job, or look at those on disk.
-
-    Without a command it writes one, with the options below, as `checkpoint write` does.
-
-    Raises:
-        UsageError: if options of it are given before a command.
-    """
-    if context.invoked_subcommand is None:
-        assert WRITE_CHECKPOINT.callback is not None, "it is a command"
-        WRITE_CHECKPOINT.callback(**options)
-        return
-    given = [
-        name
-        for name in options
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-    ]
-    if given:
-        flag = given[0].replace("_", "-")
-        problem = f"--{flag} stands before {context.invoked_subcommand!r}: put it behind that"
-        raise click.UsageError(problem)
-
-
-checkpoint = BoundedGroup(
+checkpoint = group_of(
     "checkpoint",
-    params=WRITE_CHECKPOINT.params,
-    callback=click.pass_context(_write_or_more),
-    invoke_without_command=True,
-    help=_write_or_more.__doc__,
+    WRITE_CHECKPOINT,
+    "Write a checkpoint of a running job, or look at those on disk.\n\nWithout a command it "
+    "writes one, with the options below, as `checkpoint write` does.",
 )
 checkpoint.add_command(WRITE_CHECKPOINT, "write")
 checkpoint.add_command(LOAD_CHECKPOINT, "load")

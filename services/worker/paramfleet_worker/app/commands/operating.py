@@ -36,7 +36,15 @@ from paramfleet_worker.core.board import (
     rows_of,
 )
 
-__all__ = ["COMMANDS", "WRITE_CHECKPOINT", "job_command", "require_going_on", "show"]
+__all__ = [
+    "COMMANDS",
+    "SHOW_TABLES",
+    "SHRINK_TABLES",
+    "WRITE_CHECKPOINT",
+    "job_command",
+    "require_going_on",
+    "show",
+]
 
 _CLEAR = "\x1b[H\x1b[2J"
 _TOP_PERIOD_S = 1.0
@@ -77,6 +85,50 @@ def _tables(operator: Operator, options: dict[str, Any]) -> None:
     shards = [{"table": t["name"], **shard} for t in tables for shard in t["shards"]]
     top = ["", "the shards used most: rows read and changed", *rows_of(shards, SHARD_COLUMNS)]
     show(tables, [*rows_of(tables, TABLE_COLUMNS), *top], options)
+
+
+def _shrink(operator: Operator, options: dict[str, Any]) -> None:
+    """Remove the rows of TABLE, or of all tables, that have expired or are too many.
+
+    As fleet.shrink() does, by the accessors of the tables and strategy.eviction_configs. With
+    --dry-run it only counts them; in sync nothing else is possible by command. Ends with 1 if
+    it fails.
+
+    Raises:
+        ClickException: if it failed.
+    """
+    asked = operator.post(
+        "tables/shrink", {"table": options["table"] or "", "dry_run": options["dry_run"]}
+    )
+    done = _await(operator, "shrink", asked["number"], options["timeout"], what="the rows")
+    if done["error"]:
+        raise click.ClickException(str(done["error"]))
+    went = "would go" if done["dry_run"] else "went"
+    lines = [f"{name}: {rows:,} rows {went}" for name, rows in sorted(done["rows"].items())]
+    none = "no table has an accessor or eviction_configs: every row stays"
+    show(done, lines or [none], options)
+
+
+def _await(
+    operator: Operator, kind: str, number: int, timeout_s: float, *, what: str
+) -> dict[str, Any]:
+    """Return what worker 0 says became of an order.
+
+    Raises:
+        ClickException: if the job ends before, or it takes too long.
+    """
+    clock = SystemClock()
+    deadline = clock.monotonic() + timeout_s
+    while True:
+        status = operator.get("status")
+        done: dict[str, Any] | None = status[kind]
+        if done is not None and done["number"] >= number:
+            return done
+        require_going_on(status)
+        if clock.monotonic() >= deadline:
+            waited = f"{what}: worker 0 hasn't said in {timeout_s:g} s what became of it"
+            raise click.ClickException(waited)
+        asyncio.run(clock.sleep(_CHECKPOINT_POLL_S))
 
 
 def _workers(operator: Operator, options: dict[str, Any]) -> None:
@@ -193,20 +245,10 @@ def _checkpoint(operator: Operator, options: dict[str, Any]) -> None:
         ClickException: if it could not be written.
         Exit: with 3.
     """
-    clock = SystemClock()
     name = options["name"]
     asked = operator.post("checkpoint", {"name": name} if name else {})
-    deadline = clock.monotonic() + options["timeout"]
-    while True:
-        status = operator.get("status")
-        done = status["checkpoint"]
-        if done is not None and done["number"] >= asked["number"]:
-            break
-        require_going_on(status)
-        if clock.monotonic() >= deadline:
-            waited = f"the checkpoint {asked['dirname']} isn't written as yet"
-            raise click.ClickException(waited)
-        asyncio.run(clock.sleep(_CHECKPOINT_POLL_S))
+    what = f"the checkpoint {asked['dirname']}"
+    done = _await(operator, "checkpoint", asked["number"], options["timeout"], what=what)
     if done["error"]:
         raise click.ClickException(str(done["error"]))
     paused = f"pushes waited {done['paused_s']} s"
@@ -344,10 +386,21 @@ WRITE_CHECKPOINT = job_command(
 )
 """``paramfleet checkpoint``, alone or followed by ``write``."""
 
+SHOW_TABLES = job_command("tables", _tables)
+"""``paramfleet tables`` alone."""
+
+SHRINK_TABLES = job_command(
+    "tables shrink",
+    _shrink,
+    click.Argument(["table"], required=False),
+    click.Option(["--dry-run"], is_flag=True, help="Only count the rows that would go."),
+    click.Option(["--timeout"], type=float, default=600.0, help="Seconds to wait for it."),
+)
+"""``paramfleet tables shrink``."""
+
 COMMANDS = (
     job_command("status", _status),
     job_command("top", _top, click.Option(["--once"], is_flag=True, help="Show it once.")),
-    job_command("tables", _tables),
     job_command("workers", _workers),
     job_command("barriers", _barriers),
     job_command("audit", _audit, otherwise=_audit_of_registry),

@@ -24,9 +24,9 @@ __all__ = [
     "CtrTable",
     "ctr_step_of",
     "expiry_limits_of",
-    "list_expired",
     "scoring_of",
     "step_ctr_rows",
+    "weigh_ctr_rows",
 ]
 
 
@@ -344,15 +344,15 @@ def step_ctr_rows(
 
 
 @uncounted
-def list_expired(
+def weigh_ctr_rows(
     scoring: Scoring,
     table: CtrTable,
     slots: NDArray[np.int64],
     day: int,
     limits: tuple[np.float32, int],
-    expired: NDArray[np.bool_],
+    weighed: tuple[NDArray[np.float32], NDArray[np.bool_]],
 ) -> None:
-    """Say of the row at each slot whether it has expired on a day.
+    """Say of the row at each slot what its score is on a day, and whether it has expired.
 
     Args:
         scoring: Of the table.
@@ -360,14 +360,15 @@ def list_expired(
         slots: Where they are.
         day: From 1970; 0 for none.
         limits: (the least score that stays, the days for which a row may be unseen).
-        expired: [n]; filled.
+        weighed: (scores [n], expired [n]); filled.
     """
     _firsts, floats, layout = table
+    scores, expired = weighed
     for i in range(slots.size):
         row = slots[i] * layout.pitch
         seen = floats[row + layout.seen_day]
         left = _faded(scoring, seen, day)
-        score = _score(scoring, floats[row] * left, floats[row + 1] * left)
-        expired[i] = score < limits[0]
+        scores[i] = _score(scoring, floats[row] * left, floats[row + 1] * left)
+        expired[i] = scores[i] < limits[0]
         if seen > 0 and day - np.int64(seen) > limits[1]:
             expired[i] = True

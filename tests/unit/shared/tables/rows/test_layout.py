@@ -12,7 +12,7 @@ from paramfleet_shared.tables.sparse import SparseShard
 from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
 
 
-def table(rule: str, dim: int = 16, storage: Any = "float32", **constants: float) -> TableSpec:
+def table(rule: str, dim: int = 16, storage: Any = "float32", **constants: Any) -> TableSpec:
     return TableSpec(
         name="clicks",
         kind="sparse",

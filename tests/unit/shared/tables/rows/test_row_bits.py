@@ -15,7 +15,7 @@ STORAGES: tuple[Any, ...] = ("float32", "float16", "bfloat16")
 
 
 def table(rule: str, storage: Any, dim: int) -> TableSpec:
-    constants = {"initial_accumulator_value": 0.1} if rule == "adagrad" else {}
+    constants: dict[str, Any] = {"initial_accumulator_value": 0.1} if rule == "adagrad" else {}
     return TableSpec(
         name="clicks",
         kind="sparse",

@@ -1,4 +1,4 @@
-"""Rows that a worker has the pservers remove, and those that have expired.
+"""Rows that a worker has the pservers remove, and which are to go.
 
 Each request to remove some is a change of its own.
 
@@ -10,18 +10,20 @@ comes a second time as the first time.
 import numpy as np
 from numpy.typing import NDArray
 
+from paramfleet.training.evicting.selecting import Answer, Count, Question, Selection
 from paramfleet.training.job import Job
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.tables.partition import partition
 from paramfleet_shared.tables.rows.batch import RowIds
+from paramfleet_shared.tables.rows.evicting import NUM_BINS, AsOf
 
-__all__ = ["MAX_IDS", "list_expired", "send_removal"]
+__all__ = ["MAX_IDS", "send_removal", "survey"]
 
 MAX_IDS = 1 << 18
 """Of one request to all pservers: 2 MiB. Others are served between two of them."""
 
 _PLACES = 1 << 17
-"""Of each pserver that one request looks at for rows that have expired."""
+"""Of each pserver that one request looks at: some milliseconds."""
 
 
 async def send_removal(job: Job, table: str, ids: NDArray[np.int64], *, step: int) -> int:
@@ -60,43 +62,61 @@ def _messages(job: Job, table: str, ids: NDArray[np.int64], step: int) -> list[M
     return messages
 
 
-async def list_expired(job: Job, table: str, *, day: int) -> NDArray[np.int64]:
-    """Return the ids of rows that have expired: int64 [n], each once.
+async def survey(job: Job, table: str, when: AsOf, selection: Selection) -> NDArray[np.int64]:
+    """Return the ids of rows that are to go: int64 [n], each once.
 
     To be run on the communicator's loop. All pservers look at once, each at some places.
 
     Args:
         job: The worker's connections.
-        table: A sparse one.
-        day: Today, from 1970; 0 for none.
+        table: A sparse one, whose rows have a value.
+        when: At what time.
+        selection: Asks for what it has to know.
 
     Raises:
         FleetError: the first error of a pserver.
     """
-    found = [np.empty(0, np.int64)]
+    try:
+        question = next(selection)
+        while True:
+            question = selection.send(await _answer(job, table, when, question))
+    except StopIteration as done:
+        found: NDArray[np.int64] = done.value
+        return found
+
+
+async def _answer(job: Job, table: str, when: AsOf, question: Question) -> Answer:
+    """Return what all pservers together answer."""
+    is_count = isinstance(question, Count)
+    asked = question._asdict() if is_count else {"below": question[0]}
+    fields = {**job.author.fields(), "table": table, **when._asdict(), **asked}
+    counts = np.zeros(NUM_BINS, np.int64)
+    ids, keys = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     num_servers = job.placement.num_servers
     blocks, starts = (dict.fromkeys(range(num_servers), 0) for _ in range(2))
     while blocks:
         messages = [
             Message(
                 fields={
-                    **job.author.fields(),
-                    "table": table,
+                    **fields,
                     "block": blocks.get(server, 0),
                     "start": starts.get(server, 0),
                     "count": _PLACES if server in blocks else 0,
-                    "day": day,
                 }
             )
             for server in range(num_servers)
         ]
-        answers = await job.pservers.call("expired", messages)
+        answers = await job.pservers.call("survey", messages)
         for server in list(blocks):
             answer = answers[server]
-            found.append(answer.tensors["ids"])
+            if is_count:
+                counts += answer.tensors["counts"]
+            else:
+                ids.append(answer.tensors["ids"])
+                keys.append(answer.tensors["keys"])
             starts[server] += _PLACES
             if starts[server] >= int(answer.fields["places"]):
                 blocks[server], starts[server] = blocks[server] + 1, 0
             if blocks[server] >= int(answer.fields["blocks"]):
                 del blocks[server], starts[server]
-    return np.concatenate(found)
+    return (counts,) if is_count else (np.concatenate(ids), np.concatenate(keys))

@@ -1,0 +1,1 @@
+"""Which rows go: chosen by what they are worth, and removed."""
