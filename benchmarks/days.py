@@ -101,11 +101,11 @@ def _note_of(launched: LaunchedJob, path: Path, day: int) -> dict[str, Any]:
 
 
 def _rows_of(job: str) -> int:
-    """Return the rows of all tables on all pservers, 0 once the job has ended."""
+    """Return the rows of all tables on all pservers."""
     found = find_job({"job": job, "redis": None}, read_environment(), url="")
     url = found.url or find_url(found.settings, scheme="http")
     tables = Operator(url=url, token=found.token).get("tables")
-    return sum(int(table["rows"]) for table in tables)
+    return sum(int(table["rows"]) for table in tables if table["kind"] == "sparse")
 
 
 def _memory_mb(launcher: int) -> float:
@@ -140,13 +140,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--mode", choices=("sync", "async"), default="sync")
     parser.add_argument("--days", type=int, default=30)
-    parser.add_argument("--samples", type=int, default=100_000, help="of a day")
-    parser.add_argument("--alive", type=int, default=20_000, help="ids of a slot at once")
+    parser.add_argument("--samples", type=int, default=60_000, help="of a day")
+    parser.add_argument("--alive", type=int, default=4_000, help="ids of a slot at once")
     parser.add_argument("--new", type=float, default=0.1, help="part that is new each day")
-    parser.add_argument("--max-rows", type=int, default=160_000, help="of each of two tables")
+    parser.add_argument("--max-rows", type=int, default=64_000, help="of each of two tables")
     options = parser.parse_args()
     plain = run(options, {})
-    evicts = run(options, {"max_rows": options.max_rows, "every_steps": 50})
+    evicts = run(options, {"max_rows": options.max_rows, "every_steps": 150})
     print(json.dumps(summary_of(options, plain, evicts)))
 
 

@@ -19,12 +19,15 @@ import paramfleet as fleet
 
 SLOTS = 10
 DIM = 8
-BATCH = 512
+BATCH = 256
 PER_SLOT = 1 << 40
 """Ids of a slot are from its number times this on."""
 
 _STEEP = 4.0
 """Of how frequent an id is by its age: most are young."""
+
+_OLD, _HOW_OLD = 0.02, 4
+"""The part of an example's ids that is of any age up to so many times the others' greatest."""
 
 
 class Days:
@@ -45,8 +48,12 @@ class Days:
         """Yield the day's batches: ids [B, SLOTS] and labels [B]."""
         random = np.random.default_rng(day)
         for start in range(0, self._samples, BATCH):
-            newest = self._alive + self._new * self._alive * (day + start / self._samples)
+            newest = _HOW_OLD * self._alive + self._new * self._alive * (
+                day + start / self._samples
+            )
             age = self._alive * random.random((BATCH, SLOTS)) ** _STEEP
+            is_old = random.random((BATCH, SLOTS)) < _OLD
+            age[is_old] = _HOW_OLD * self._alive * random.random(int(is_old.sum()))
             ids = np.floor(newest - age).astype(np.int64)
             ids += PER_SLOT * np.arange(SLOTS)
             logits = effect_of(ids).sum(1) - 1.0
@@ -109,7 +116,7 @@ def train(options: argparse.Namespace) -> None:
     strategy.eviction_configs = json.loads(options.evict)
     model = fleet.distributed_model(WideDeep())
     optimizer = fleet.distributed_optimizer(
-        torch.optim.Adagrad(model.parameters(), lr=0.05), strategy
+        torch.optim.Adagrad(model.parameters(), lr=0.2), strategy
     )
     fleet.init_worker()
     days = Days(options.samples, options.alive, options.new)

@@ -3,4 +3,5 @@
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
+_FOLDER = Path(__file__).parents[3] / "benchmarks"
+sys.path[:0] = [str(_FOLDER), str(_FOLDER / "work")]
