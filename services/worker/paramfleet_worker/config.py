@@ -23,7 +23,7 @@ __all__ = [
 ExportFormat = Literal["npy", "safetensors", "word2vec"]
 """What ``paramfleet export`` can write."""
 
-ImportFormat = Literal["npy", "safetensors", "word2vec", "paddle"]
+ImportFormat = Literal["npy", "safetensors", "word2vec", "paddle", "dcp"]
 """What ``paramfleet checkpoint import`` can read."""
 
 PaddleAccessor = Literal[

@@ -8,24 +8,22 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.errors import ContractError
 from paramfleet_shared.files.tensorfile import map_tensors
+from paramfleet_worker.app.checkpoints.foreign_rows import ForeignRows, refuse
+from paramfleet_worker.app.checkpoints.torch_dcp import read_dcp
 from paramfleet_worker.config import ImportFormat, PaddleAccessor, PaddleRule
 
 __all__ = [
     "ACCESSORS",
     "PADDLE_RULES",
     "Accessor",
-    "ForeignRows",
     "ForeignTable",
-    "ForeignTableError",
     "PaddleText",
-    "refuse",
 ]
 
 _PIECE_LINES = 1 << 16
@@ -33,28 +31,6 @@ _PIECE_LINES = 1 << 16
 
 _LONGEST_LINE = 1 << 20
 """Characters; a row of 65,536 numbers has fewer."""
-
-
-class ForeignTableError(ContractError):
-    """A file isn't a table of the format that it is read as."""
-
-    code = "contract.foreign_table"
-    path: str
-    line: int
-    """From 1; 0 for the file as a whole."""
-    rule: str
-    sentence = "{path}: {rule}"
-
-
-class ForeignRows(NamedTuple):
-    """Some rows of a table."""
-
-    path: Path
-    """Where they are from."""
-    ids: NDArray[np.int64]
-    """int64 [n]."""
-    values: NDArray[np.float32]
-    """float32 [n, D]."""
 
 
 class Accessor(NamedTuple):
@@ -107,12 +83,15 @@ class ForeignTable(NamedTuple):
     path: Path
     """Of ``npy`` the file of rows, with the ids beside it in ``.ids.npy``; of ``safetensors`` a
     file with ``ids`` and ``rows``; of ``word2vec`` its text; of ``paddle`` the folder of a
-    table, ``000``, with its ``part-*`` files."""
+    table, ``000``, with its ``part-*`` files; of ``dcp`` a folder that
+    torch.distributed.checkpoint has written, as TorchRec's trainers do."""
     form: ImportFormat
     paddle: PaddleText = PaddleText()
     """Of ``paddle``: how the rows are laid out."""
     words: Path | None = None
     """Of ``word2vec``: a file whose line i, from 0, is the word of id i."""
+    key: str = ""
+    """Of ``dcp``: which tensor."""
 
     def read(self, *, dim: int) -> Iterator[ForeignRows]:
         """Yield the rows, in the order in which they are written.
@@ -129,6 +108,8 @@ class ForeignTable(NamedTuple):
             yield _read_tensors(self.path)
         elif self.form == "word2vec":
             yield from _read_words(self.path, dim, _ids_of(self.words))
+        elif self.form == "dcp":
+            yield from read_dcp(self.path, self.key, dim=dim)
         else:
             yield from _read_paddle(self.path, dim, self.paddle)
 
@@ -327,12 +308,3 @@ def _piece(path: Path, ids: list[int], rows: list[list[float]], dim: int) -> For
     values = np.array(rows, np.float64).reshape(-1, dim)
     with np.errstate(over="ignore"):  # too large a number becomes infinite, which is refused
         return ForeignRows(path, np.array(ids, np.int64), values.astype(np.float32))
-
-
-def refuse(path: Path, rule: str, line: int = 0) -> NoReturn:
-    """Say what is wrong with a table.
-
-    Raises:
-        ForeignTableError: that.
-    """
-    raise ForeignTableError(path=str(path), line=line, rule=rule)

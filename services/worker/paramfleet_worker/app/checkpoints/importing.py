@@ -20,7 +20,8 @@ from paramfleet_shared.checkpoint.manifest import (
 from paramfleet_shared.checkpoint.saved_rows import sparse_spec
 from paramfleet_shared.tables.rows.layout import RowLayout
 from paramfleet_shared.tables.spec import TableSpec
-from paramfleet_worker.app.checkpoints.foreign import ForeignTable, refuse
+from paramfleet_worker.app.checkpoints.foreign import ForeignTable
+from paramfleet_worker.app.checkpoints.foreign_rows import refuse
 from paramfleet_worker.app.checkpoints.writing import TableWriter, new_checkpoint
 
 __all__ = ["Imported", "import_table"]

@@ -204,7 +204,8 @@ def export(checkpoint: Path, **options: Any) -> None:
     "form",
     required=True,
     type=click.Choice(get_args(ImportFormat)),
-    help="paddle is the text of a table: SOURCE is its folder of part-* files, gzip or not.",
+    help="paddle is the text of a table: SOURCE is its folder of part-* files, gzip or not. "
+    "dcp is a folder of torch.distributed.checkpoint, as TorchRec's trainers write it.",
 )
 @click.option(
     "--accessor",
@@ -225,19 +226,25 @@ def export(checkpoint: Path, **options: Any) -> None:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="word2vec: a file whose line i, from 0, is the word of id i.",
 )
+@click.option(
+    "--key",
+    help="dcp: the tensor's name, or its end, as embedding_bags.ads; else that of --table.",
+)
 @_JSON
 def _import(source: Path, *, as_json: bool, **options: Any) -> None:
     """Write a checkpoint with the rows of SOURCE as one table.
 
-    SOURCE is what `checkpoint export` writes, word2vec's text, or a table that Paddle saved.
-    The optimizer begins anew on these rows. `--into` stays as it is.
+    SOURCE is what `checkpoint export` writes, word2vec's text, a table that Paddle saved, or a
+    checkpoint of torch.distributed.checkpoint, where a row's id is its number. The optimizer
+    begins anew on these rows. `--into` stays as it is.
     """
     from paramfleet_worker.app.checkpoints.foreign import ForeignTable, PaddleText  # noqa: PLC0415
     from paramfleet_worker.app.checkpoints.importing import import_table  # noqa: PLC0415 -- slow
 
     def run() -> int:
         paddle = PaddleText(options["accessor"], options["rule"])
-        table = ForeignTable(source, options["form"], paddle, options["words"])
+        key = options["key"] or options["table"]
+        table = ForeignTable(source, options["form"], paddle, options["words"], key)
         done = import_table(
             table, into=options["into"], table=options["table"], output=options["output"]
         )

@@ -21,13 +21,13 @@ from paramfleet_worker.app.checkpoints.foreign import (
     ACCESSORS,
     PADDLE_RULES,
     ForeignTable,
-    ForeignTableError,
     PaddleText,
 )
+from paramfleet_worker.app.checkpoints.foreign_rows import ForeignTableError
 from paramfleet_worker.app.checkpoints.importing import import_table
 from paramfleet_worker.app.checkpoints.verifying import verify
 from paramfleet_worker.app.exporting import export_table
-from paramfleet_worker.config import ImportFormat, PaddleAccessor, PaddleRule
+from paramfleet_worker.config import ExportFormat, ImportFormat, PaddleAccessor, PaddleRule
 
 Write = Callable[..., Path]
 IDS = np.array([7, -3, 1 << 62], np.int64)
@@ -48,11 +48,10 @@ def imported(tmp_path: Path, source: ForeignTable, into: Path, table: str = "ads
 
 @pytest.mark.parametrize("form", ["npy", "safetensors", "word2vec"])
 def test_what_was_exported_comes_back_to_the_bit(
-    write: Write, tmp_path: Path, form: ImportFormat
+    write: Write, tmp_path: Path, form: ExportFormat
 ) -> None:
     base = write()
     exported = tmp_path / "exported"
-    assert form != "paddle"
     export_table(base, table="ads", format=form, output=exported)
 
     output = imported(tmp_path, ForeignTable(exported, form), write("other", ids=[999]))
@@ -212,15 +211,15 @@ def test_arrays_that_are_no_table_are_named(
     assert rule in str(refused.value)
 
 
-@pytest.mark.parametrize("form", ["npy", "safetensors", "word2vec", "paddle"])
+@pytest.mark.parametrize("form", ["npy", "safetensors", "word2vec", "paddle", "dcp"])
 @given(content=st.binary(max_size=60))
 def test_any_bytes_are_a_table_or_named(
     tmp_path_factory: pytest.TempPathFactory, form: ImportFormat, content: bytes
 ) -> None:
     folder = tmp_path_factory.mktemp("bytes")
-    for name in ("t.npy", "t.ids.npy", "part-0"):
+    for name in ("t.npy", "t.ids.npy", "part-0", ".metadata"):
         (folder / name).write_bytes(content)
-    path = folder if form == "paddle" else folder / "t.npy"
+    path = folder if form in {"paddle", "dcp"} else folder / "t.npy"
     rows, problem = [], str(folder)
     try:
         rows = list(ForeignTable(path, form).read(dim=2))

@@ -1,0 +1,42 @@
+"""Rows of a table that another program has written, and what is wrong with its files."""
+
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paramfleet_shared.errors import ContractError
+
+__all__ = ["ForeignRows", "ForeignTableError", "refuse"]
+
+
+class ForeignTableError(ContractError):
+    """A file isn't a table of the format that it is read as."""
+
+    code = "contract.foreign_table"
+    path: str
+    line: int
+    """From 1; 0 for the file as a whole."""
+    rule: str
+    sentence = "{path}: {rule}"
+
+
+class ForeignRows(NamedTuple):
+    """Some rows of a table."""
+
+    path: Path
+    """Where they are from."""
+    ids: NDArray[np.int64]
+    """int64 [n]."""
+    values: NDArray[np.float32]
+    """float32 [n, D]."""
+
+
+def refuse(path: Path, rule: str, line: int = 0) -> NoReturn:
+    """Say what is wrong with a table.
+
+    Raises:
+        ForeignTableError: that.
+    """
+    raise ForeignTableError(path=str(path), line=line, rule=rule)
