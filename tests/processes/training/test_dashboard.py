@@ -326,12 +326,13 @@ def read(url: str, heads: dict[str, str]) -> str:
 
 
 def metrics_of(admin: Any) -> set[str]:
-    """Return the names of all metrics of all roles."""
+    """Return the names of all metrics of all roles, of gauges also without a value."""
     members = json.loads(read(f"{admin.url}/status", admin.heads))["members"]
     names: set[str] = set()
     for address in [admin.url, *(f"http://{member['admin']}" for member in members)]:
         text = read(f"{address}/metrics", admin.heads)
         names |= set(re.findall(r"^(paramfleet_\w+)[ {]", text, re.MULTILINE))
+        names |= set(re.findall(r"^# TYPE (paramfleet_\w+) gauge", text, re.MULTILINE))
     return {name for name in names if not name.endswith("_created")}
 
 
