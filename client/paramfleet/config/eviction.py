@@ -66,7 +66,8 @@ _OF_TABLE: dict[str, Key] = {
         default=1000,
         minimum=0,
         maximum=MAX_STEPS,
-        meaning="Steps from one look at the rows to the next; 0 leaves it to `fleet.shrink`.",
+        meaning="Steps from one look at the rows to the next; 0 leaves it to `fleet.shrink`. "
+        "Ten times as often they are counted, and rows go where a table is full.",
     ),
 }
 
@@ -113,6 +114,15 @@ class Eviction:
         of_bytes = max(1, self.max_bytes // row_bytes) if self.max_bytes else 0
         return min(self.max_rows or of_bytes, of_bytes or self.max_rows)
 
+    def is_full(self, num_rows: int, *, max_rows: int) -> bool:
+        """Return whether rows are to go because there are so many.
+
+        Args:
+            num_rows: How many there are.
+            max_rows: The table's most rows; 0 for no limit.
+        """
+        return bool(max_rows) and num_rows > max_rows * (1 - self.headroom / 2)
+
     def num_to_evict(self, num_rows: int, num_expired: int, *, max_rows: int) -> int:
         """Return how many rows are to go, in the order of their keys.
 
@@ -122,7 +132,7 @@ class Eviction:
             max_rows: The table's most rows; 0 for no limit.
         """
         beyond = 0
-        if max_rows and num_rows > max_rows * (1 - self.headroom / 2):
+        if self.is_full(num_rows, max_rows=max_rows):
             beyond = num_rows - int(max_rows * (1 - self.headroom))
         return max(0, min(max(num_expired, beyond), num_rows - self.min_rows))
 

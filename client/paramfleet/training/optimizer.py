@@ -51,6 +51,9 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
+COUNTS = 10
+"""So often are rows counted between two looks, to see whether a table is full."""
+
 
 class NotStartedError(ContractError):
     """A step was taken before the worker had joined the tables."""
@@ -385,13 +388,18 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def _evict_when_due(self) -> None:
         """Remove rows of tables that are looked at after this step.
 
-        In sync all workers do at once; else they take turns.
+        In sync all workers do at once; else they take turns. Whether a table is full is seen
+        by its number of rows alone: so a worker that was started again does as the others.
         """
         for table, _ in self.tables.sparse:
-            every = table.eviction.every_steps if table.eviction.is_on else 0
-            if not every or self.num_steps % every:
+            eviction, most = table.eviction, table.kept_as.entry.max_rows
+            if not eviction.is_on or not eviction.every_steps:
                 continue
-            if self.running.takes_turn(self.num_steps // every):
+            often = max(1, eviction.every_steps // COUNTS) if most else eviction.every_steps
+            if self.num_steps % often or not self.running.takes_turn(self.num_steps // often):
+                continue
+            is_due = not self.num_steps % eviction.every_steps
+            if is_due or eviction.is_full(self.running.num_rows(table), max_rows=most):
                 gone = self.shrink(table, dry_run=False)
                 log.debug("table.evicted", extra={"table": table.name, "rows": gone})
 

@@ -322,6 +322,7 @@ async def test_a_survey_that_makes_no_sense_is_refused(
         "count": 9,
         "now": 20_000,
         "before": 0,
+        "step": 0,
     }
 
     for start in (0, 1 << 62):

@@ -7,6 +7,9 @@ knows whether all have taken it. Requests follow one another, and a pserver answ
 comes a second time as the first time.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,7 +20,7 @@ from paramfleet_shared.tables.partition import partition
 from paramfleet_shared.tables.rows.batch import RowIds
 from paramfleet_shared.tables.rows.evicting import NUM_BINS, AsOf
 
-__all__ = ["MAX_IDS", "send_removal", "survey"]
+__all__ = ["MAX_IDS", "count_rows", "send_removal", "survey"]
 
 MAX_IDS = 1 << 18
 """Of one request to all pservers: 2 MiB. Others are served between two of them."""
@@ -62,7 +65,9 @@ def _messages(job: Job, table: str, ids: NDArray[np.int64], step: int) -> list[M
     return messages
 
 
-async def survey(job: Job, table: str, when: AsOf, selection: Selection) -> NDArray[np.int64]:
+async def survey(
+    job: Job, table: str, as_of: AsOf, selection: Selection, *, step: int
+) -> NDArray[np.int64]:
     """Return the ids of rows that are to go: int64 [n], each once.
 
     To be run on the communicator's loop. All pservers look at once, each at some places.
@@ -70,26 +75,48 @@ async def survey(job: Job, table: str, when: AsOf, selection: Selection) -> NDAr
     Args:
         job: The worker's connections.
         table: A sparse one, whose rows have a value.
-        when: At what time.
+        as_of: At what time.
         selection: Asks for what it has to know.
+        step: Steps that this worker has taken.
 
     Raises:
         FleetError: the first error of a pserver.
     """
     try:
         question = next(selection)
+        fields = {**job.author.fields(), "table": table, "step": step, **as_of._asdict()}
         while True:
-            question = selection.send(await _answer(job, table, when, question))
+            question = selection.send(await _answer(job, fields, question))
     except StopIteration as done:
         found: NDArray[np.int64] = done.value
         return found
 
 
-async def _answer(job: Job, table: str, when: AsOf, question: Question) -> Answer:
+async def count_rows(job: Job, table: str, *, step: int) -> int:
+    """Return how many rows a table has on all pservers together.
+
+    To be run on the communicator's loop.
+
+    Args:
+        job: The worker's connections.
+        table: As of ``survey``.
+        step: The same.
+
+    Raises:
+        FleetError: the first error of a pserver.
+    """
+    places = {"block": 0, "start": 0, "count": 0, "below": 0}
+    fields = {**job.author.fields(), "table": table, "step": step, **AsOf()._asdict(), **places}
+    messages = [Message(fields=fields) for _ in range(job.placement.num_servers)]
+    answers = await job.pservers.call("survey", messages)
+    return sum(int(answer.fields["rows"]) for answer in answers)
+
+
+async def _answer(job: Job, about: Mapping[str, Any], question: Question) -> Answer:
     """Return what all pservers together answer."""
     is_count = isinstance(question, Count)
     asked = question._asdict() if is_count else {"below": question[0]}
-    fields = {**job.author.fields(), "table": table, **when._asdict(), **asked}
+    fields = {**about, **asked}
     counts = np.zeros(NUM_BINS, np.int64)
     ids, keys = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     num_servers = job.placement.num_servers

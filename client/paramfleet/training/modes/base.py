@@ -156,17 +156,26 @@ class Mode(ABC):
         return True
 
     def evictable(
-        self, table: SparseTable, when: AsOf, selection: Selection
+        self, table: SparseTable, as_of: AsOf, selection: Selection
     ) -> NDArray[np.int64]:
         """Return the ids of rows that are to go, between two steps: int64 [n].
 
         Args:
             table: One of the optimizer's, whose rows have a value.
-            when: At what time.
+            as_of: At what time.
             selection: Asks for what it has to know of the rows.
         """
-        del table, when, selection
+        del table, as_of, selection
         return np.empty(0, np.int64)  # a mode that defines nothing here trains no such table
+
+    def num_rows(self, table: SparseTable) -> int:
+        """Return how many rows a table has in the job, between two steps.
+
+        Args:
+            table: As of ``evictable``.
+        """
+        del table
+        return 0
 
     @abstractmethod
     def finish(self) -> None:

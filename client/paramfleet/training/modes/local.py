@@ -175,11 +175,16 @@ class LocalMode(Mode):
 
     @override
     def evictable(
-        self, table: SparseTable, when: AsOf, selection: Selection
+        self, table: SparseTable, as_of: AsOf, selection: Selection
     ) -> NDArray[np.int64]:
         self._passes.check_no_pass("shrink")
         (store,) = [each.store for each in self.steppers if each.table is table]
-        return answer_of(store.valued(when), selection)
+        return answer_of(store.valued(as_of), selection)
+
+    @override
+    def num_rows(self, table: SparseTable) -> int:
+        (store,) = [each.store for each in self.steppers if each.table is table]
+        return store.num_rows
 
     def finish(self) -> None:
         """Nothing waits but LocalSGD's last outer step."""

@@ -19,7 +19,7 @@ from paramfleet.config.strategy import TrainingMode
 from paramfleet.tables.row_store import spec_of
 from paramfleet.tables.rules import RuleChangedError, rule_of_rows, server_rule
 from paramfleet.tables.sparse import SparseTable, nothing_pending
-from paramfleet.training.evicting.removals import send_removal, survey
+from paramfleet.training.evicting.removals import count_rows, send_removal, survey
 from paramfleet.training.evicting.selecting import Selection
 from paramfleet.training.job import Job, agree_on_dense, declare, pull_dense, slowest_of
 from paramfleet.training.modes.ahead import Ahead, Expecting, Found, Wanted, When
@@ -198,9 +198,14 @@ class ServedMode(Mode):
 
     @override
     def evictable(
-        self, table: SparseTable, when: AsOf, selection: Selection
+        self, table: SparseTable, as_of: AsOf, selection: Selection
     ) -> NDArray[np.int64]:
-        asking = survey(self._job, table.name, when, selection)
+        asking = survey(self._job, table.name, as_of, selection, step=self._step)
+        return self._job.communicator.wait(asking)
+
+    @override
+    def num_rows(self, table: SparseTable) -> int:
+        asking = count_rows(self._job, table.name, step=self._step)
         return self._job.communicator.wait(asking)
 
     def finish(self) -> None:

@@ -20,7 +20,7 @@ from paramfleet_shared.tables.rows.evicting import (
     is_valued,
     latest_of,
 )
-from paramfleet_shared.values.ids import Rank
+from paramfleet_shared.values.ids import Rank, Step
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,7 +40,7 @@ async def survey(
 ) -> Message:
     """Answer how many rows have which keys, or which rows have a key below one.
 
-    Of places of a block, with how many blocks and places there are.
+    Of places of a block, with how many blocks and places there are, and rows of the table here.
 
     Raises:
         MalformedMessageError: if a field is wrong, or names no block of a table whose rows can
@@ -55,6 +55,8 @@ async def survey(
     training.machine.check_whole()
     training.check_rank(rank)
     training.fence(rank, incarnation)
+    if training.journal is not None:  # a server that went on from its disk may be steps behind
+        await training.waits.wait(Step(fields.integer("step")), deadline=request.deadline)
     table, index = store.find(fields.text("table")), fields.integer("block")
     start, count = fields.integer("start"), fields.integer("count", most=MAX_PLACES)
     if not isinstance(table, SparseTable) or index >= len(table.blocks):
@@ -79,5 +81,9 @@ async def survey(
         found.update(ids=ids[goes], keys=keys[goes])
 
     await owners.run([Job(block.owner, count, look)])
-    about: dict[str, Any] = {"blocks": len(table.blocks), "places": block.rows.num_slots}
+    about: dict[str, Any] = {
+        "rows": table.num_rows,
+        "blocks": len(table.blocks),
+        "places": block.rows.num_slots,
+    }
     return Message(fields=about, tensors=found)

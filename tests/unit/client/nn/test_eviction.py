@@ -75,13 +75,20 @@ def test_rows_go_by_themselves_between_steps() -> None:
 
 
 def test_a_table_has_no_more_rows_than_it_may() -> None:
-    trained = Trained({"max_rows": 20, "headroom": 0.5, "every_steps": 5})
+    trained = Trained({"max_rows": 20, "headroom": 0.5, "every_steps": 100})
     most = 0
     for number in range(40):
         trained.step(2 * number, 2 * number + 1)
         most = max(most, len(trained.ids))
-    assert most == 20 - 2, "those of the step that is looked at have gone already"
-    assert trained.ids == list(range(80 - 10, 80)), "the latest ones"
+    assert most == 20
+    assert trained.ids == list(range(60, 70)), "later ones came while it was full"
+
+
+def test_a_full_table_is_looked_at_before_its_time() -> None:
+    trained = Trained({"max_rows": 20, "headroom": 0.5, "every_steps": 50})
+    for number in range(49):
+        trained.step(number)
+    assert trained.ids == list(range(30, 49)), "it was full after the steps 20, 30 and 40"
 
 
 def test_the_least_valued_rows_of_an_accessor_go_first() -> None:

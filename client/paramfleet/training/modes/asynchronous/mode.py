@@ -120,10 +120,10 @@ class AsyncMode(ServedMode):
 
     @override
     def evictable(
-        self, table: SparseTable, when: AsOf, selection: Selection
+        self, table: SparseTable, as_of: AsOf, selection: Selection
     ) -> NDArray[np.int64]:
         self.flush()  # rows that were seen now are worth more
-        return super().evictable(table, when, selection)
+        return super().evictable(table, as_of, selection)
 
     def finish(self) -> None:
         """Push what waits and what is left of narrowed gradients, and end as every mode."""
