@@ -9,7 +9,6 @@ import logging
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any, overload
 
 import numpy as np
@@ -50,6 +49,9 @@ __all__ = [
 
 
 log = logging.getLogger(__name__)
+
+MOST_AT_ONCE = 1 << 22
+"""Rows of a table that are listed and removed before the rest is looked at: 64 MiB."""
 
 COUNTS = 10
 """So often are rows counted between two looks, to see whether a table is full."""
@@ -378,12 +380,34 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """
         if self.is_finished:
             raise TrainingFinishedError
-        eviction = table.eviction
-        num_to_evict = partial(eviction.num_to_evict, max_rows=table.kept_as.entry.max_rows)
+        num, gone = 0, 0
+        while True:
+            num, ids = self._look(table, most=0 if dry_run else MOST_AT_ONCE)
+            if dry_run:
+                return num
+            gone += self.remove_rows(table.name, ids)
+            if num <= MOST_AT_ONCE:
+                return gone
+
+    def _look(self, table: SparseTable, *, most: int) -> tuple[int, NDArray[np.int64]]:
+        """Return how many rows are to go, and the first ones of them.
+
+        Args:
+            table: As of ``shrink``.
+            most: How many are returned at most.
+        """
+        eviction, max_rows = table.eviction, table.kept_as.entry.max_rows
+        found = 0
+
+        def choose(num_rows: int, num_expired: int) -> int:
+            nonlocal found
+            found = eviction.num_to_evict(num_rows, num_expired, max_rows=max_rows)
+            return min(found, most)
+
         unseen = eviction.unseen_hours or eviction.unseen_steps
         as_of = AsOf(table.now, max(0, table.now - unseen) if unseen else 0)
-        ids = self.running.evictable(table, as_of, select(num_to_evict))
-        return len(ids) if dry_run else self.remove_rows(table.name, ids)
+        ids = self.running.evictable(table, as_of, select(choose))
+        return found, ids
 
     def _evict_when_due(self) -> None:
         """Remove rows of tables that are looked at after this step.

@@ -13,6 +13,7 @@ from paramfleet.config.strategy import StrategyError
 from paramfleet.session.checkpoint.saving import Saving
 from paramfleet.session.session import Session
 from paramfleet.tables.row_store import RowStore
+from paramfleet.training import optimizer
 
 NAMED = {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad, "rmsprop": torch.optim.RMSprop}
 """Two that kernels step by, and one that steps rows itself."""
@@ -21,14 +22,14 @@ NAMED = {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad, "rmsprop": torc
 class Trained:
     """A module of one table, trained in this process."""
 
-    def __init__(self, configs: Any, optimizer: str = "sgd", **options: Any) -> None:
+    def __init__(self, configs: Any, rule: str = "sgd", **options: Any) -> None:
         self.session = Session()
         self.session.init(RoleMaker(distributed=False))
         self.module = fleet.nn.Embedding(0, 2, name="t", **options)
         model = self.session.distributed_model(self.module)
         strategy = fleet.DistributedStrategy()
         strategy.eviction_configs = configs
-        inner = NAMED[optimizer](model.parameters(), lr=0.5)
+        inner = NAMED[rule](model.parameters(), lr=0.5)
         self.optimizer = self.session.distributed_optimizer(inner, strategy)
         self.session.init_worker()
         self.shrinking = Shrinking(self.session)
@@ -44,9 +45,9 @@ class Trained:
         return sorted(store.live_ids().tolist())
 
 
-@pytest.mark.parametrize("optimizer", NAMED)
-def test_rows_go_that_no_step_has_used_for_long(optimizer: str) -> None:
-    trained = Trained({"unseen_steps": 2, "every_steps": 0}, optimizer)
+@pytest.mark.parametrize("rule", NAMED)
+def test_rows_go_that_no_step_has_used_for_long(rule: str) -> None:
+    trained = Trained({"unseen_steps": 2, "every_steps": 0}, rule)
     for ids in ([1, 2], [2], [2, 3], [3]):
         trained.step(*ids)
 
@@ -57,9 +58,9 @@ def test_rows_go_that_no_step_has_used_for_long(optimizer: str) -> None:
     assert trained.ids == [2, 3]
 
 
-@pytest.mark.parametrize("optimizer", NAMED)
-def test_training_is_the_same_as_long_as_no_row_goes(optimizer: str) -> None:
-    plain, tracked = Trained({}, optimizer), Trained({"unseen_steps": 99}, optimizer)
+@pytest.mark.parametrize("rule", NAMED)
+def test_training_is_the_same_as_long_as_no_row_goes(rule: str) -> None:
+    plain, tracked = Trained({}, rule), Trained({"unseen_steps": 99}, rule)
     for each in (plain, tracked):
         for used in ([1, 2], [2, 3], [1, 2]):
             each.step(*used)
@@ -89,6 +90,19 @@ def test_a_full_table_is_looked_at_before_its_time() -> None:
     for number in range(49):
         trained.step(number)
     assert trained.ids == list(range(30, 49)), "it was full after the steps 20, 30 and 40"
+
+
+def test_many_rows_go_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(optimizer, "MOST_AT_ONCE", 7)
+    trained = Trained({"unseen_steps": 1, "every_steps": 0})
+    trained.step(*range(40))
+    for _ in range(2):
+        trained.step(1000)
+
+    assert trained.shrinking.shrink(dry_run=True) == {"t": 40}
+    assert trained.shrinking.shrink() == {"t": 40}
+    assert trained.ids == [1000]
+    assert trained.shrinking.shrink() == {"t": 0}
 
 
 def test_the_least_valued_rows_of_an_accessor_go_first() -> None:
