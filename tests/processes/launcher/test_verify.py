@@ -222,6 +222,7 @@ async def test_what_others_changed_is_right_when_a_worker_dies(
         mode=mode,
         steps=STEPS,
         elastic=True,
+        pace_ms=MOVING_PACE_MS,  # who kills reads of steps later on a busy machine
         failpoints="worker-1:after_answer=kill@20",
         kills=(Kill("pserver-1", 60),),
     )
