@@ -143,7 +143,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=60_000, help="of a day")
     parser.add_argument("--alive", type=int, default=4_000, help="ids of a slot at once")
     parser.add_argument("--new", type=float, default=0.1, help="part that is new each day")
-    parser.add_argument("--max-rows", type=int, default=64_000, help="of each of two tables")
+    parser.add_argument("--max-rows", type=int, default=100_000, help="of each of two tables")
     options = parser.parse_args()
     plain = run(options, {})
     evicts = run(options, {"max_rows": options.max_rows, "every_steps": 150})
