@@ -14,7 +14,19 @@ from paramfleet_shared.tables.rules.ctr.catalog import PART_RULES
 from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpecError
 from paramfleet_shared.values.texts import shown
 
-__all__ = ["AccessorOptionError", "CtrAccessor", "SparseRule"]
+__all__ = ["FLEETS", "AccessorOptionError", "CtrAccessor", "SparseRule"]
+
+FLEETS = (
+    "nonclk_coeff",
+    "click_coeff",
+    "embedx_threshold",
+    "show_click_decay_rate",
+    "delete_threshold",
+    "delete_after_unseen_days",
+    "show_scale",
+    "zero_init",
+)
+"""Options of an accessor that Fleet has, too, by these names."""
 
 _ADAMS = ("SparseAdamSGDRule", "SparseSharedAdamSGDRule")
 
@@ -167,18 +179,7 @@ class CtrAccessor:
             if not isinstance(value, SparseRule):
                 made = "must be made by fleet.nn.SparseRule(...)"
                 raise AccessorOptionError(option=option, value=shown(value), rule=made)
-        names = (
-            "nonclk_coeff",
-            "click_coeff",
-            "embedx_threshold",
-            "show_click_decay_rate",
-            "delete_threshold",
-            "delete_after_unseen_days",
-            "show_scale",
-            "zero_init",
-            "grad_scale",
-        )
-        constants = {name: getattr(self, name) for name in names}
+        constants = {name: getattr(self, name) for name in (*FLEETS, "grad_scale")}
         constants |= self.embed.of_part("embed") | self.embedx.of_part("embedx")
         try:
             rule = OptimizerSpec(rule="ctr", **constants)

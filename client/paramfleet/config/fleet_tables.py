@@ -10,22 +10,12 @@ import difflib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from paramfleet.config.accessor import AccessorOptionError, CtrAccessor, SparseRule
+from paramfleet.config.accessor import FLEETS, AccessorOptionError, CtrAccessor, SparseRule
 from paramfleet.config.strategy_keys import StrategyError
 from paramfleet_shared.values.texts import shown
 
 __all__ = ["TableAccessor", "accessors_of"]
 
-_OF_ACCESSOR = (
-    "nonclk_coeff",
-    "click_coeff",
-    "embedx_threshold",
-    "show_click_decay_rate",
-    "delete_threshold",
-    "delete_after_unseen_days",
-    "show_scale",
-    "zero_init",
-)
 _OF_RULE = (
     "learning_rate",
     "initial_g2sum",
@@ -146,7 +136,7 @@ def _flat_desc(where: str, keys: Mapping[str, Any]) -> _Found:
     """
     known = {"use_cvm": "use_cvm"}
     plain = ("accessor_class", "table_class", "fea_dim", "embedx_dim", "optimizer")
-    for name in (*plain, *_OF_ACCESSOR, *_OF_RULE, *_NO_MATTER, *_AS_FLEET):
+    for name in (*plain, *FLEETS, *_OF_RULE, *_NO_MATTER, *_AS_FLEET):
         known[f"sparse_{name}"] = name
     for part in _PARTS:
         for name in ("optimizer", *_OF_RULE):
@@ -168,7 +158,7 @@ def _flat_nested(where: str, keys: Mapping[str, Any]) -> _Found:
     for each in ("accessor_class", "fea_dim", "embedx_dim", "embedx_threshold"):
         known[f"accessor.{each}"] = each
     known["accessor.table_accessor_save_param"] = "type"
-    for each in (*_OF_ACCESSOR, *_AS_FLEET):
+    for each in (*FLEETS, *_AS_FLEET):
         known[f"accessor.ctr_accessor_param.{each}"] = each
     for part in _PARTS:
         prefix = f"accessor.{part}_sgd_param"
@@ -207,7 +197,7 @@ def _made(where: str, found: _Found) -> CtrAccessor:
         hint = f"; did you mean {nearest[0]}?" if nearest else ""
         rule = f"must be one of {', '.join(_CLASSES)}{hint}"
         raise StrategyError(key=found["accessor_class"][0], value=shown(kind), rule=rule)
-    options = {name: found[name][1] for name in _OF_ACCESSOR if name in found}
+    options = {name: found[name][1] for name in FLEETS if name in found}
     options = {"cvm": _of(found, "use_cvm", _USES_CVM), **_CLASSES[kind], **options}
     try:
         for part in _PARTS:
