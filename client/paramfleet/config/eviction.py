@@ -90,8 +90,8 @@ class Eviction:
     min_rows: int = 0
     unseen_steps: int = 0
     unseen_hours: int = 0
-    headroom: float = 0.1
-    every_steps: int = 1000
+    headroom: float = _OF_TABLE["headroom"].default
+    every_steps: int = _OF_TABLE["every_steps"].default
 
     @property
     def is_on(self) -> bool:

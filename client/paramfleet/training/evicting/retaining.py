@@ -14,12 +14,10 @@ from paramfleet.tables.row_store import spec_of
 from paramfleet.tables.rules import OptimizerNotServedError, rule_of_rows
 from paramfleet.tables.sparse import SparseTable
 from paramfleet_shared.tables.rows.layout import RowLayout
+from paramfleet_shared.tables.rules.ctr.accessor import NUM_SHORT
 from paramfleet_shared.tables.sparse import INDEX_BYTES
 
 __all__ = ["give_accessors", "retain"]
-
-_SHORT = 3
-"""Columns of a row with an accessor before its embedx: show, click, and the first weight."""
 
 
 def give_accessors(
@@ -50,8 +48,8 @@ def give_accessors(
             rule = "storage must be float32 where rows have an accessor: 16 bits count to 256"
         elif table.dim + accessor.num_hidden <= accessor.num_counts:
             rule = f"embedding_dim must be more than {accessor.num_counts}"
-        elif embedx_dim not in {None, table.dim + accessor.num_hidden - _SHORT}:
-            had = table.dim + accessor.num_hidden - _SHORT
+        elif embedx_dim not in {None, table.dim + accessor.num_hidden - NUM_SHORT}:
+            had = table.dim + accessor.num_hidden - NUM_SHORT
             rule = f"its rows have {had} weights behind the first one, not {embedx_dim}"
         if rule:
             raise StrategyError(key=where, value="", rule=rule)
