@@ -92,6 +92,10 @@ class SparseRule:
             raise AccessorOptionError(
                 option="learning_rate", value=shown(learning_rate), rule=rule
             )
+        if isinstance(initial_range, bool) or not isinstance(initial_range, int | float):
+            raise AccessorOptionError(
+                option="initial_range", value=shown(initial_range), rule="must be a number"
+            )
         if not (isinstance(weight_bounds, tuple | list) and len(weight_bounds) == 2):
             rule = "must be two numbers, the least and the greatest weight"
             raise AccessorOptionError(

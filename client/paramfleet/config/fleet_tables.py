@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from paramfleet.config.accessor import FLEETS, AccessorOptionError, CtrAccessor, SparseRule
 from paramfleet.config.strategy_keys import StrategyError
+from paramfleet_shared.tables.rules.ctr.accessor import NUM_SHORT
 from paramfleet_shared.values.texts import shown
 
 __all__ = ["TableAccessor", "accessors_of"]
@@ -70,17 +71,14 @@ _AS_FLEET: dict[str, tuple[Any, str]] = {
     "delta_keep_days": (16, _BASES),
     "ssd_unseenday_threshold": (1, "rows are in memory: leave it out"),
     "enable_revert": (False, "load a checkpoint instead"),
-    "load_filter_slots": ((), "slots of rows aren't kept: leave it out"),
-    "save_filter_slots": ((), "slots of rows aren't kept: leave it out"),
+    "load_filter_slots": ([], "slots of rows aren't kept: leave it out"),
+    "save_filter_slots": ([], "slots of rows aren't kept: leave it out"),
 }
 """What has only Fleet's default here, and why."""
 
 _TABLE_CLASSES = ("DownpourSparseTable", "MemorySparseTable")
 _USES_CVM = True
 """Fleet's networks see show and click, but for those of some classes."""
-
-_NUM_WEIGHTS = 3
-"""Show, click and the first weight: what a row has before its embedx."""
 
 
 class TableAccessor(NamedTuple):
@@ -206,7 +204,7 @@ def _made(where: str, found: _Found) -> CtrAccessor:
     except (AccessorOptionError, TypeError) as error:
         rule = getattr(error, "rule", "") or str(error)
         option = getattr(error, "option", "")
-        ends = (option,) if option != "rule" else ("optimizer", "name")
+        ends = {"rule": ("optimizer", "name"), "": ()}.get(option, (option,))
         key = next((said for name, (said, _) in found.items() if name.endswith(ends)), where)
         value = str(getattr(error, "value", ""))
         raise StrategyError(key=key, value=value, rule=rule) from error
@@ -237,16 +235,19 @@ def _require_here(found: _Found) -> None:
     """
     for name, (default, rule) in _AS_FLEET.items():
         key, value = found.get(name, ("", default))
-        same = list(value) == list(default) if isinstance(value, list | tuple) else None
-        if same is False or (same is None and value != default):
+        if (list(value) if isinstance(value, tuple) else value) != default:
             raise StrategyError(key=key, value=shown(value), rule=rule)
     key, value = found.get("table_class", ("", _TABLE_CLASSES[0]))
     if value not in _TABLE_CLASSES:
         rule = f"must be one of {', '.join(_TABLE_CLASSES)}: rows are in memory"
         raise StrategyError(key=key, value=shown(value), rule=rule)
+    for name in ("fea_dim", "embedx_dim"):
+        key, value = found.get(name, ("", 0))
+        if type(value) is not int or value < 0:
+            raise StrategyError(key=key, value=shown(value), rule="must be a whole number")
     width, embedx = found.get("fea_dim"), found.get("embedx_dim")
-    if width is not None and embedx is not None and width[1] != embedx[1] + _NUM_WEIGHTS:
-        rule = f"must be embedx_dim + {_NUM_WEIGHTS}"
+    if width is not None and embedx is not None and width[1] != embedx[1] + NUM_SHORT:
+        rule = f"must be embedx_dim + {NUM_SHORT}"
         raise StrategyError(key=width[0], value=shown(width[1]), rule=rule)
 
 

@@ -81,6 +81,7 @@ def demand_plain_rows(specs: Iterable[TableSpec], *, where: str) -> None:
     for spec in specs:
         if not spec.creates_at_push:
             continue
-        option = "accessor" if spec.optimizer.num_counts else "entry"
+        option = "entry" if spec.entry.kind != "none" else "eviction_configs"
+        option = "accessor" if spec.optimizer.num_counts else option
         rule = f"{where} has none; train in sync or async, or in one process"
         raise EmbeddingOptionError(option=option, value=f"of table {spec.name!r}", rule=rule)

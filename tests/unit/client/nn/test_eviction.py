@@ -12,6 +12,7 @@ from paramfleet.config.roles import RoleMaker
 from paramfleet.config.strategy import StrategyError
 from paramfleet.session.checkpoint.saving import Saving
 from paramfleet.session.session import Session
+from paramfleet.tables.embedding_errors import demand_plain_rows
 from paramfleet.tables.row_store import RowStore
 from paramfleet.training import optimizer
 
@@ -170,3 +171,11 @@ def test_rows_that_went_are_not_in_a_checkpoint_and_what_was_seen_is(tmp_path: A
     assert again.ids == [1, 2, 3]
     assert again.shrinking.shrink() == {"t": 1}
     assert again.ids == [2, 3]
+
+
+def test_what_evicts_no_rows_names_the_setting() -> None:
+    module = Trained({"unseen_steps": 9}).module
+    store = module.table.source
+    assert isinstance(store, RowStore)
+    with pytest.raises(fleet.nn.EmbeddingOptionError, match="eviction_configs=of table 't'"):
+        demand_plain_rows([store.spec], where="a pass")
