@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from paramfleet.tables.devices import to_device, to_host
-from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
+from paramfleet_shared.tables.spec import InitializerSpec, NamedShape, OptimizerSpec, TableSpec
 
 __all__ = ["DenseBlock"]
 
@@ -29,8 +29,20 @@ class DenseBlock:
         self.parameters = tuple(parameters)
         self.size = sum(parameter.numel() for parameter in self.parameters)
 
-    def spec(self, rule: OptimizerSpec, *, num_shards: int = 1) -> TableSpec:
-        """Describe the table to the pservers or a checkpoint."""
+    def spec(
+        self,
+        rule: OptimizerSpec,
+        *,
+        num_shards: int = 1,
+        parameters: tuple[NamedShape, ...] = (),
+    ) -> TableSpec:
+        """Describe the table to the pservers or a checkpoint.
+
+        Args:
+            rule: What trains it.
+            num_shards: Of the job.
+            parameters: Their names and shapes; see ``dense_parameters.named_in``.
+        """
         return TableSpec(
             name=self.name,
             kind="dense",
@@ -40,6 +52,7 @@ class DenseBlock:
             seed=0,
             initializer=InitializerSpec(kind="zeros"),
             optimizer=rule,
+            parameters=parameters,
         )
 
     def values(self) -> NDArray[np.float32]:

@@ -13,7 +13,7 @@ import torch
 from paramfleet.tables.dense import DenseBlock
 from paramfleet_shared.checkpoint.saved_parameters import DenseParameters, SavedParameter
 from paramfleet_shared.errors import ContractError
-from paramfleet_shared.tables.spec import GROUPS
+from paramfleet_shared.tables.spec import GROUPS, NamedShape
 
 __all__ = [
     "DenseOrderError",
@@ -22,6 +22,7 @@ __all__ = [
     "check_same_parameters",
     "check_same_places",
     "have_same_places",
+    "named_in",
     "parameters_of",
     "places_in",
 ]
@@ -95,6 +96,17 @@ def parameters_of(
         for block in blocks
         if all(id(each) in names for each in block.parameters)
     }
+
+
+def named_in(model: torch.nn.Module | None, block: DenseBlock) -> tuple[NamedShape, ...]:
+    """Return the names and shapes of a table's parameters, as its description has them.
+
+    Args:
+        model: As of ``parameters_of``.
+        block: The table; of one with a parameter that isn't the model's none are returned.
+    """
+    found = parameters_of(model, [block]).get(block.name, ())
+    return tuple((each.name, each.shape) for each in found)
 
 
 def places_in(tables: DenseParameters) -> dict[str, Place]:

@@ -263,6 +263,7 @@ class PServer:
         stack.push_async_callback(group.release)
         stack.push_async_callback(group.server.close)
         stack.push_async_callback(group.server.drain, settings.drain_timeout_s)
+        stack.push_async_callback(group.settle_readers)
         bind = settings.bind or settings.host
         admin_port = await self._prepare(admin)
         port = await group.server.start(bind, settings.port)

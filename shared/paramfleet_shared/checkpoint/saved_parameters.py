@@ -11,12 +11,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from paramfleet_shared.files.documents import whole
+from paramfleet_shared.tables.spec import MOST_DIMENSIONS
 from paramfleet_shared.values.texts import shown
 
-__all__ = ["MOST_DIMENSIONS", "DenseParameters", "SavedParameter", "read_parameters"]
-
-MOST_DIMENSIONS = 64
-"""Of one parameter: as many as torch's tensors have."""
+__all__ = ["DenseParameters", "SavedParameter", "read_parameters"]
 
 
 class SavedParameter(NamedTuple):

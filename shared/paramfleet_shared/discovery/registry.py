@@ -101,14 +101,22 @@ class Registry:
         """Return the decisions about a run."""
         return await read_record(self._store, self._keys, epoch)
 
+    async def read_latest(self) -> tuple[int, JobRecord | None]:
+        """Return the epoch of the latest run, 0 without any, and the decisions about it.
+
+        Raises:
+            NoRedisError: if Redis doesn't answer.
+        """
+        epoch = int(await self._store.command("GET", self._keys.of_job("epoch")) or 0)
+        return epoch, await self.read_job(epoch) if epoch else None
+
     async def has_finished(self, launch: str) -> bool:
         """Return whether the latest run is of a launch, and has finished well.
 
         Raises:
             NoRedisError: if Redis doesn't answer.
         """
-        epoch = int(await self._store.command("GET", self._keys.of_job("epoch")) or 0)
-        record = await self.read_job(epoch) if epoch else None
+        _, record = await self.read_latest()
         return record is not None and (record.launch, record.state) == (launch, "finished")
 
     async def read_members(self, epoch: int) -> list[Member]:

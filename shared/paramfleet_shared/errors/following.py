@@ -5,6 +5,7 @@ from paramfleet_shared.errors.logs import OtherTermError
 
 __all__ = [
     "CopyDamagedError",
+    "FeedOverError",
     "FollowAgainError",
     "HandoverError",
     "MovedError",
@@ -14,6 +15,7 @@ __all__ = [
     "NotWholeError",
     "PlanChangedError",
     "TooManyFollowersError",
+    "TooManyReadersError",
 ]
 
 
@@ -104,3 +106,20 @@ class CopyDamagedError(IntegrityError):
         "command {position} of the owner can't be executed here: {reason}; begin with a new "
         "snapshot, and see that all pservers run the same version with enough memory"
     )
+
+
+class FeedOverError(UnavailableError):
+    """A pserver can't say any more what changed since a reader asked last."""
+
+    code = "unavailable.feed_over"
+    reader: str
+    reason: str
+    sentence = "reader {reader} can't go on with its changes: {reason}; read all rows again"
+
+
+class TooManyReadersError(UnavailableError):
+    """As many processes read a pserver's changes as it lets."""
+
+    code = "unavailable.too_many_readers"
+    limit: int
+    sentence = "{limit} read this pserver's changes, and no more can: wait until one has ended"

@@ -58,6 +58,8 @@ class DenseRange:
             self.values[piece] = initial_rows(spec, ids).reshape(-1)
             self.states[:, piece] = optimizer.initial_state
         self._untouched = True
+        self.num_changes = 0
+        """How often values were changed: what is equal later means that they are, too."""
 
     @property
     def num_bytes(self) -> int:
@@ -99,6 +101,7 @@ class DenseRange:
             num: How many values step; None for all from ``at`` on.
             first: Whether momentum has no buffer yet; None if the range knows.
         """
+        self.num_changes += 1
         if first is None:
             first = self._untouched
         numbers = step_of(self.spec.optimizer, sparse=False, lr=lr, step=step, first=first)
@@ -135,6 +138,7 @@ class DenseRange:
             self._untouched = True
             self.assign_part(0, values, states)
         else:
+            self.num_changes += 1
             self.values[:] = values
 
     def assign_part(
@@ -153,6 +157,7 @@ class DenseRange:
         where = slice(at, at + len(values))
         check_array(values, np.float32, self.values[where].shape, table=self.spec.name)
         check_array(states, np.float32, self.states[:, where].shape, table=self.spec.name)
+        self.num_changes += 1
         self.values[where] = values
         self.states[:, where] = states
         self._untouched = self._untouched and not states.any()
@@ -191,4 +196,5 @@ class DenseRange:
             RowShapeError: if ``deltas`` has the wrong shape or type.
         """
         check_array(deltas, np.float32, self.values.shape, table=self.spec.name)
+        self.num_changes += 1
         self.values += deltas

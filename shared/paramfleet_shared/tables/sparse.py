@@ -59,6 +59,7 @@ from paramfleet_shared.tables.rows.evicting import (
 from paramfleet_shared.tables.rows.layout import VALUE, RowLayout
 from paramfleet_shared.tables.rowstore import Mark, SlotIndex, as_floats, check_array
 from paramfleet_shared.tables.spec import SEEN, OptimizerSpec, TableSpec
+from paramfleet_shared.tables.touched import TouchedIds
 
 __all__ = ["Places", "SparseShard"]
 
@@ -145,6 +146,8 @@ class SparseShard:
         self._latest = 0
         """The greatest day, hour or step of a push, as the rows keep it."""
         self._images: list[ShardImage] = []
+        self._readers: tuple[TouchedIds, ...] = ()
+        """What those have yet to read that follow the shard."""
         self._changes: ChangeMarks | None = None
         """What changed since a save, if that was asked for."""
         self._marks = _UNMARKED
@@ -565,6 +568,14 @@ class SparseShard:
             image.changed = self._mark_from(save, since)
         return image
 
+    def follow(self, reader: TouchedIds) -> None:
+        """Have a reader know of all ids whose rows change from now on, come or go."""
+        self._readers = (*self._readers, reader)
+
+    def unfollow(self, reader: TouchedIds) -> None:
+        """Let a reader know of nothing any more. May be repeated."""
+        self._readers = tuple(each for each in self._readers if each is not reader)
+
     def end_marks(self) -> None:
         """Mark no changes any more: the next save is a whole one."""
         self._changes, self._marks = None, _UNMARKED
@@ -688,7 +699,9 @@ class SparseShard:
         states[:] = floats[:, first_state:]
 
     def _put_aside(self, ids: NDArray[np.int64]) -> None:
-        """Have images keep the rows of ids, int64 [n], that are about to change."""
+        """Note ids, int64 [n], whose rows are about to change; images keep the rows."""
+        for reader in self._readers:
+            reader.note(ids)
         if self._images:
             places = self.find(ids)
             for image in self._images:

@@ -1,6 +1,7 @@
 """What a table is: plain facts that every process of a job must agree on."""
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args
@@ -16,9 +17,11 @@ from paramfleet_shared.values.texts import NAME_RULE, is_name, shown
 __all__ = [
     "GROUPS",
     "MAX_ENTRY_COUNT",
+    "MOST_DIMENSIONS",
     "SEEN",
     "EntrySpec",
     "InitializerSpec",
+    "NamedShape",
     "OptimizerSpec",
     "Rounding",
     "SavedTableMismatchError",
@@ -39,6 +42,12 @@ Rounding = Literal["stochastic", "nearest"]
 
 GROUPS = "dense_N holds parameter group N of the optimizer, or fragment N of LocalSGD"
 """What the names of dense tables say."""
+
+NamedShape = tuple[str, tuple[int, ...]]
+"""A parameter: its name in the model, and its shape."""
+
+MOST_DIMENSIONS = 64
+"""Of one parameter: as many as torch's tensors have."""
 
 MAX_NUM_SHARDS = 65_536
 """``route`` takes a shard from 16 bits of the hash."""
@@ -109,6 +118,22 @@ def stream_of(seed: int, table: str) -> int:
     """Return the 64 bits that a table's first values are made from, with each id."""
     name = f"{seed}/{table}".encode()
     return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "little")
+
+
+def _named_shape(wire: Any) -> NamedShape:
+    """Return a parameter's name and shape.
+
+    Raises:
+        ValueError: if it is something else.
+    """
+    name, shape = wire
+    if type(name) is not str or not name:
+        rule = f"{shown(name)} is no name of a parameter"
+        raise ValueError(rule)
+    if len(shape) > MOST_DIMENSIONS or any(type(n) is not int or n < 0 for n in shape):
+        rule = f"{shown(shape)} is no shape of a parameter"
+        raise ValueError(rule)
+    return name, tuple(shape)
 
 
 def _demand(*, true: bool, field: str, value: Any, rule: str) -> None:
@@ -382,6 +407,9 @@ class TableSpec:
     entry: EntrySpec = EntrySpec()
     """Which ids of a sparse table get a row."""
 
+    parameters: tuple[NamedShape, ...] = ()
+    """What a dense table's values are, in their order; empty where they have no names."""
+
     def __post_init__(self) -> None:
         sparse = self.kind == "sparse"
         known = get_args(_TableKind)
@@ -412,12 +440,22 @@ class TableSpec:
             value=self.num_shards,
             rule=f"must be in 1..{MAX_NUM_SHARDS}",
         )
+        self._demand_parameters()
         self._demand_storage()
         self._demand_admission()
         self._demand_statistics()
         if sparse:
             constants = self.optimizer.constants
             _demand_whole(self.optimizer.record.lazy_check(constants), constants)
+
+    def _demand_parameters(self) -> None:
+        sizes = sum(math.prod(shape) for _, shape in self.parameters)
+        _demand(
+            true=not self.parameters or sizes == self.size,
+            field="parameters",
+            value=sizes,
+            rule=f"must have the table's {self.size} values together",
+        )
 
     def _demand_storage(self) -> None:
         for field, known in (
@@ -488,13 +526,16 @@ class TableSpec:
     def to_wire(self) -> dict[str, Any]:
         """Return plain values that ``from_wire`` takes."""
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
-        nested = {
+        nested: dict[str, Any] = {
             "initializer": asdict(self.initializer),
             "optimizer": self.optimizer.to_wire(),
         }
         del plain["entry"]  # which tables of before don't have
         if not self.entry.admits_all:
             nested["entry"] = asdict(self.entry)
+        del plain["parameters"]  # the same
+        if self.parameters:
+            nested["parameters"] = [[name, list(shape)] for name, shape in self.parameters]
         return plain | nested
 
     @classmethod
@@ -514,6 +555,7 @@ class TableSpec:
             initializer = InitializerSpec(**dict(plain.pop("initializer")))
             optimizer = OptimizerSpec(**dict(plain.pop("optimizer")))
             entry = EntrySpec(**dict(plain.pop("entry", {})))
+            plain["parameters"] = tuple(map(_named_shape, plain.pop("parameters", [])))
             return cls(**plain, initializer=initializer, optimizer=optimizer, entry=entry)
         except (KeyError, TypeError, ValueError) as error:
             raise TableSpecError(
@@ -530,7 +572,14 @@ class TableSpec:
         """
         how = {
             name: getattr(self, name)
-            for name in ("num_shards", "optimizer", "storage", "rounding", "entry")
+            for name in (
+                "num_shards",
+                "optimizer",
+                "storage",
+                "rounding",
+                "entry",
+                "parameters",
+            )
         }
         self._check_same(replace(got, **how), SavedTableMismatchError)
 

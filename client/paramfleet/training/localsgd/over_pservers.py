@@ -12,6 +12,7 @@ import torch
 
 from paramfleet.config.strategy import TrainingMode
 from paramfleet.tables.dense import DenseBlock
+from paramfleet.tables.dense_parameters import named_in
 from paramfleet.training.in_place import moves_in_place
 from paramfleet.training.job import Job, agree_on_dense, declare, pull_dense
 from paramfleet.training.localsgd.core.choices import settings_of
@@ -87,7 +88,11 @@ class LocalSgdMode(Mode):
     def start(self) -> None:
         """Start from worker 0's parameters, or from what the tables hold already."""
         rule, shards = outer_rule(self._settings), self._job.placement.num_shards
-        specs = [block.spec(rule, num_shards=shards) for block in self._blocks]
+        model = self._job.agreement.model
+        specs = [
+            block.spec(rule, num_shards=shards, parameters=named_in(model, block))
+            for block in self._blocks
+        ]
         if self._job.communicator.session.returning:
             self._job.pservers.outbox.max_entries = UNDURABLE_EXCHANGES
         self._step = declare(self._job, specs, self._mode)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from paramfleet.config.strategy import TrainingMode
+from paramfleet.tables.dense_parameters import named_in
 from paramfleet.tables.row_store import spec_of
 from paramfleet.tables.rules import RuleChangedError, rule_of_rows, server_rule
 from paramfleet.tables.sparse import SparseTable, nothing_pending
@@ -83,7 +84,11 @@ class ServedMode(Mode):
             spec_of(table, rule=rule_of_rows(optimizer, group, table), num_shards=shards)
             for table, group in tables.sparse
         ] + [
-            block.spec(server_rule(optimizer, group, sparse=False), num_shards=shards)
+            block.spec(
+                server_rule(optimizer, group, sparse=False),
+                num_shards=shards,
+                parameters=named_in(job.agreement.model, block),
+            )
             for block, group in tables.dense
         ]
         self._optimizer = optimizer

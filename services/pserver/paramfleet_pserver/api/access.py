@@ -30,6 +30,9 @@ RIGHTS: Rights = {
         ("follow", "follow_snapshot", "follow_log", "fence", "unfence", "unfollow"),
         frozenset({"pserver"}),
     ),
+    **dict.fromkeys(
+        ("feed_begin", "feed_rows", "feed_changes", "feed_end"), frozenset({"reader"})
+    ),
     "status": frozenset({"coordinator", "pserver", "worker"}),
 }  # fmt: skip
 """A pserver's operations, and the roles whose certificates may ask for them."""

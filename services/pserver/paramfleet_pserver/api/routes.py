@@ -50,6 +50,7 @@ from paramfleet_pserver.durability.journal import Journal
 from paramfleet_pserver.durability.persistence import Persistence
 from paramfleet_pserver.durability.snapshot_files import SnapshotFile
 from paramfleet_pserver.following.door import Door
+from paramfleet_pserver.following.feeds import FEEDING, Feeds
 from paramfleet_pserver.following.follower import Promoted
 from paramfleet_pserver.following.serving import FOLLOWING, Followers
 from paramfleet_pserver.following.sessions import Handover
@@ -101,8 +102,10 @@ OPERATIONS = (
     "status", "total", "answer", "states",
     "read_pass", "prepare_pass", "commit_pass", "abort_pass", "pass_state",
     *FOLLOWING,
+    *FEEDING,
 )  # fmt: skip
-"""Methods of ``Routes``, and those of followers, by the names they have on the wire."""
+"""Methods of ``Routes``, and those of followers and readers, by the names they have on the
+wire."""
 
 COMPILING_ROWS = 1 << 30
 """What a job counts for that must never run on the event loop."""
@@ -162,6 +165,7 @@ class Routes:
         self._door = Door(server, term or 0)
         self.followers = Followers(self._door, lambda: self._training, clock=clock)
         """Those who follow this group."""
+        self._feeds = Feeds(store, owners, clock=clock)
         if term is not None:
             waits = persistence is not None and persistence.waits
             self._durable = DurableAnswers(door=self._door, waits=waits, clock=clock)
@@ -184,6 +188,8 @@ class Routes:
         """Serve one of ``OPERATIONS``, at once if nothing has to be waited for."""
         if operation in FOLLOWING:
             return self._handle_follower(operation, request)
+        if operation in FEEDING:
+            return self._handle_reader(operation, request)
         handler: Callable[[Request], Coroutine[Any, Any, Message]] = getattr(self, operation)
         if self._durable is not None:
             self._durable.check_address(operation, request)
@@ -200,6 +206,15 @@ class Routes:
         self._durable.check_address(operation, request)
         handler: Callable[[Request], Coroutine[Any, Any, Message]]
         handler = getattr(self.followers, operation)
+        return handler(request)
+
+    def _handle_reader(self, operation: str, request: Request) -> Awaitable[Message]:
+        if self._training is None:
+            raise TablesNotDeclaredError(operation=operation)
+        if self._durable is not None:
+            self._durable.check_address(operation, request)
+        handler: Callable[[Request], Coroutine[Any, Any, Message]]
+        handler = getattr(self._feeds, operation)
         return handler(request)
 
     @property
@@ -352,9 +367,14 @@ class Routes:
             return None
         return await persistence.snapshot(training.machine, training.journal)
 
+    async def settle_readers(self) -> None:
+        """Return when who reads values has the last ones, or has had some time for it."""
+        await self._feeds.settle()
+
     async def close(self) -> None:
         """Write to the disk what waits for it; nothing is executed any more."""
         await self.followers.close()
+        await self._feeds.close()
         if self._journal is not None:
             await self._journal.close()
 
@@ -416,6 +436,7 @@ class Routes:
             "log": self.log_facts(),
             "stopped": self._stopped(),
             "following": self.following_facts(),
+            "readers": self._feeds.facts(),
         }
 
     def sample_rows(self) -> None:

@@ -22,6 +22,7 @@ __all__ = [
     "piece_message",
     "read_commands",
     "read_fence",
+    "read_name",
     "read_piece",
 ]
 
@@ -61,11 +62,25 @@ def follow_request(message: Message, operation: str) -> FollowRequest:
         MalformedMessageError: if a field is missing or of a wrong type.
     """
     fields = Fields(message.fields, where=operation)
-    follower = fields.text("follower")
-    if not 0 < len(follower) <= _MAX_NAME or not follower.isprintable():
-        rule = f"must have 1 to {_MAX_NAME} printable characters"
-        raise MalformedMessageError(where=f"{operation} field 'follower'", rule=rule)
+    follower = read_name(fields, "follower")
     return FollowRequest(follower, fields.integer("session"), fields)
+
+
+def read_name(fields: Fields, field: str) -> str:
+    """Return by which name a process asks.
+
+    Args:
+        fields: Of its request.
+        field: Which of them.
+
+    Raises:
+        MalformedMessageError: if it isn't a short printable text.
+    """
+    name = fields.text(field)
+    if not 0 < len(name) <= _MAX_NAME or not name.isprintable():
+        rule = f"must have 1 to {_MAX_NAME} printable characters"
+        raise MalformedMessageError(where=f"field {field!r}", rule=rule)
+    return name
 
 
 def piece_message(part: int, piece: Message, *, is_last: bool) -> Message:

@@ -269,6 +269,11 @@ class HostedGroup:
         if self.routes is not None:
             self.routes.give_up()
 
+    async def settle_readers(self) -> None:
+        """After a good end let readers have the last values; they have a moment for it."""
+        if self.routes is not None and self.session is not None and self.session.finished:
+            await self.routes.settle_readers()
+
     async def release(self, *, finished: bool = False) -> None:
         """Close the log, and let others have the folder; after a good end it is empty.
 

@@ -8,6 +8,7 @@ import torch
 
 import paramfleet as fleet
 from paramfleet.config.strategy import TrainingMode
+from paramfleet.model_state.agreement import Agreement
 from paramfleet.tables.rules import RuleChangedError
 from paramfleet.training.modes.base import collect_tables
 from paramfleet.training.modes.sync import SyncMode
@@ -20,6 +21,7 @@ def mode_of(optimizer: torch.optim.Optimizer) -> SyncMode:
     job: Any = SimpleNamespace(
         placement=Placement(endpoints=("h:1",), num_shards=4),
         author=Author(rank=0, incarnation=1),
+        agreement=Agreement(None),
     )
     return SyncMode(job, TrainingMode(name="sync"), optimizer, collect_tables(optimizer))
 

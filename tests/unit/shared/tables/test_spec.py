@@ -108,3 +108,36 @@ def test_two_descriptions_of_one_table_must_agree() -> None:
 )
 def test_a_rule_says_how_much_state_it_keeps(rule: Any, columns: int) -> None:
     assert OptimizerSpec(rule=rule).num_state_columns == columns
+
+
+DENSE = TableSpec(
+    name="dense_0", kind="dense", size=6, parameters=(("a.weight", (2, 2)), ("a.bias", (2,)))
+)
+
+
+def test_a_dense_table_names_its_parameters() -> None:
+    assert TableSpec.from_wire(DENSE.to_wire()) == DENSE
+    assert "parameters" not in FULL.to_wire(), "as tables of before have none"
+    unnamed = TableSpec(name="dense_0", kind="dense", size=6)
+    unnamed.check_same_rows(DENSE)
+    with pytest.raises(TableMismatchError, match="parameters"):
+        unnamed.check_same(DENSE)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        [["a", [7]]],
+        [["", [6]]],
+        [[1, [6]]],
+        [["a", [6], 1]],
+        ["a"],
+        [["a", [-2, -3]]],
+        [["a", [6.0]]],
+        [["a", [1] * 65]],
+        7,
+    ],
+)
+def test_wrong_parameters_are_refused(parameters: Any) -> None:
+    with pytest.raises(TableSpecError):
+        TableSpec.from_wire({**DENSE.to_wire(), "parameters": parameters})

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from paramfleet.config.strategy import TrainingMode
+from paramfleet.tables.dense_parameters import named_in
 from paramfleet.tables.embedding_errors import demand_plain_rows
 from paramfleet.tables.error_feedback import sent_and_lost
 from paramfleet.tables.exchange_rows import received_ids, removed_ids
@@ -131,7 +132,11 @@ class GeoMode(Mode):
         specs = [
             spec_of(table, rule=_SUM, num_shards=shards) for table, _ in self._tables.sparse
         ]
-        specs += [block.spec(_SUM, num_shards=shards) for block in self._blocks]
+        model = self._job.agreement.model
+        specs += [
+            block.spec(_SUM, num_shards=shards, parameters=named_in(model, block))
+            for block in self._blocks
+        ]
         self._step = declare(self._job, specs, self._mode)
         self._periods = self._periods_from(self._step)
         self.fresh.go_on_from(self._step)

@@ -1,0 +1,221 @@
+"""What one reader has yet to read of a group's tables: the ids that changed, and their rows.
+
+A reader gets rows as they are when it asks, so a row that changed often comes once. What was
+answered is kept until the next question says that it came; else it is read, and comes, again.
+
+D = width of a row, n = rows of an answer.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paramfleet_pserver.tables.blocks import Block
+from paramfleet_pserver.tables.owners import Job, Owners
+from paramfleet_pserver.tables.table import DenseTable, SparseTable, Table
+from paramfleet_pserver.tables.table_store import TableStore
+from paramfleet_shared.tables.dense import DenseRange
+from paramfleet_shared.tables.sparse import SparseShard
+from paramfleet_shared.tables.touched import TouchedIds
+
+__all__ = ["MOST_BYTES", "DenseValues", "Feed", "TableChanges"]
+
+MOST_BYTES = 4 << 20
+"""Of rows in one answer, about: a few milliseconds of an owner."""
+
+
+_VALUES_AT_ONCE = 1 << 22
+"""Of a dense table: some milliseconds of its owner. Those of one step, where they are all."""
+
+
+class TableChanges(NamedTuple):
+    """What changed of a table."""
+
+    table: str
+    ids: NDArray[np.int64]
+    """Of rows that there are. [n]"""
+    rows: NDArray[np.float32]
+    """[n, D]"""
+    removed: NDArray[np.int64]
+    """Ids that have no row now."""
+
+
+class DenseValues(NamedTuple):
+    """The values of a dense table that are here."""
+
+    table: str
+    mark: int
+    """Of the values: who knows it needs them no more until there are others."""
+    start: int
+    """Place of the first one in the table."""
+    values: NDArray[np.float32]
+    """[m]"""
+
+
+class _BlockFeed:
+    """What is to be read of one block. Its owner's thread uses all but ``block``."""
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self._touched = TouchedIds()
+        self._answered: NDArray[np.int64] = np.empty(0, np.int64)
+
+    def begin(self) -> None:
+        self.block.rows.follow(self._touched)
+
+    def end(self) -> None:
+        self.block.rows.unfollow(self._touched)
+
+    def read(self, most: int, *, again: bool) -> tuple[TableChanges, int]:
+        """Return what changed of at most so many ids, and of how many there is more.
+
+        Args:
+            most: How many.
+            again: Whether what was answered last didn't come.
+        """
+        if again:
+            self._touched.note(self._answered)
+        rows = self.block.rows
+        ids = self._answered = self._touched.take(most)
+        has_row = rows.find(ids) >= 0
+        there = np.ascontiguousarray(ids[has_row])
+        values = np.empty((len(there), rows.spec.dim), np.float32)
+        rows.pull(there, values, create=False)
+        changes = TableChanges(rows.spec.name, there, values, ids[~has_row])
+        return changes, len(self._touched)
+
+
+class Feed:
+    """One reader's. Used from one event loop.
+
+    Args:
+        number: A random number, by which the reader names it.
+        store: The tables.
+        owners: Who works on them.
+        now: The clock's time.
+    """
+
+    def __init__(self, number: int, store: TableStore, owners: Owners, *, now: float) -> None:
+        self.number = number
+        self.asked_at = now
+        """When the reader asked last."""
+        self.read_at = now
+        """When it asked what it was answered whole with."""
+        self.answers = 0
+        """How often it was answered what changed: the number of the last answer."""
+        self._store = store
+        self._owners = owners
+        self.tables: Sequence[Table] = tuple(store)
+        """What is followed."""
+        self._parts = {table.spec.name: _parts_of(table) for table in self.tables}
+        self._feeds = [
+            _BlockFeed(block)
+            for table in self.tables
+            if isinstance(table, SparseTable)
+            for block in table.blocks
+        ]
+
+    def hindrance(self) -> str:
+        """Return why it can't be gone on with; empty if it can."""
+        if {table.spec.name for table in self._store} != self._parts.keys():
+            return "there are other tables now"
+        for name, parts in self._parts.items():
+            if parts != _parts_of(self._store.find(name)):
+                return f"table {name} was loaded anew"
+        return ""
+
+    async def begin(self) -> None:
+        """Note what changes from now on."""
+        await self._owners.run([Job(each.block.owner, 0, each.begin) for each in self._feeds])
+
+    async def end(self) -> None:
+        """Note nothing any more."""
+        await self._owners.run([Job(each.block.owner, 0, each.end) for each in self._feeds])
+
+    async def rows(
+        self, table: SparseTable, block: int, start: int, count: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Return ids int64 [n] and rows float32 [n, D] of some places of a block, as they are.
+
+        Args:
+            table: Whose.
+            block: Which of its blocks.
+            start: The first place.
+            count: How many places, fewer where they end.
+        """
+        owner, _, rows = table.blocks[block]
+        found: list[tuple[NDArray[np.int64], NDArray[np.float32]]] = []
+
+        def read() -> None:
+            ids = rows.live_ids(start, count).copy()
+            values = np.empty((len(ids), rows.spec.dim), np.float32)
+            rows.pull(ids, values, create=False)
+            found.append((ids, values))
+
+        await self._owners.run([Job(owner, count, read)])
+        return found[0]
+
+    async def changes(self, *, have: int) -> tuple[list[TableChanges], int]:
+        """Return what changed of each block, and of how many ids there is more, at most.
+
+        Args:
+            have: The last answer that came; another one than the last means that that didn't.
+        """
+        again, found, num_left = have != self.answers, list[TableChanges](), 0
+        room = MOST_BYTES
+        for each in self._feeds:
+            row_bytes = 8 + 4 * each.block.rows.spec.dim
+            most = max(1, room // row_bytes)
+            changes, left = await self._read(each, most, again=again)
+            found.append(changes)
+            room -= len(changes.ids) * row_bytes + len(changes.removed) * 8
+            num_left += left
+        self.answers += 1
+        return found, num_left
+
+    async def dense(self, marks: Mapping[str, int]) -> list[DenseValues]:
+        """Return the values of dense tables that have changed.
+
+        Args:
+            marks: Of those that the reader has, by table.
+        """
+        found = []
+        for table in self.tables:
+            if isinstance(table, DenseTable):
+                mark = table.range.num_changes  # older than the values, at most
+                if mark != marks.get(table.spec.name):
+                    values = await self._values(table)
+                    found.append(DenseValues(table.spec.name, mark, table.start, values))
+        return found
+
+    async def _values(self, table: DenseTable) -> NDArray[np.float32]:
+        values = np.empty(table.num_rows, np.float32)
+        for start in range(0, table.num_rows, _VALUES_AT_ONCE):
+            where = slice(start, start + _VALUES_AT_ONCE)
+
+            def copy(where: slice = where) -> None:
+                values[where] = table.range.values[where]
+
+            await self._owners.run([table.job(copy, num_values=_VALUES_AT_ONCE)])
+        return values
+
+    async def _read(
+        self, feed: _BlockFeed, most: int, *, again: bool
+    ) -> tuple[TableChanges, int]:
+        found: list[tuple[TableChanges, int]] = []
+
+        def read() -> None:
+            found.append(feed.read(most, again=again))
+
+        await self._owners.run([Job(feed.block.owner, most, read)])
+        return found[0]
+
+
+def _parts_of(table: Table) -> list[SparseShard | DenseRange]:
+    """Return what holds a table's numbers: other objects after a load."""
+    if isinstance(table, SparseTable):
+        return [block.rows for block in table.blocks]
+    assert isinstance(table, DenseTable), "there is no other kind"
+    return [table.range]

@@ -1,0 +1,289 @@
+"""Readers of changes: all rows, then what changed, came or went since each answer."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from tests.integration.pserver.following import until
+
+from paramfleet_pserver.following import feed, feeds
+from paramfleet_shared.errors.following import FeedOverError, TooManyReadersError
+from paramfleet_shared.errors.served import TablesNotDeclaredError, UnknownTableError
+from paramfleet_shared.net.wire.message import MalformedMessageError, Message
+from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from tests.integration.pserver.conftest import Cluster, Worker
+
+    Start = Callable[..., Awaitable[Cluster]]
+
+DIM = 3
+ROWS = TableSpec(
+    name="rows",
+    kind="sparse",
+    dim=DIM,
+    initializer=InitializerSpec(kind="uniform", low=-1.0, high=1.0),
+    optimizer=OptimizerSpec(rule="adagrad"),
+)
+DENSE = TableSpec(
+    name="dense_0", kind="dense", size=6, parameters=(("a.weight", (2, 2)), ("a.bias", (2,)))
+)
+
+
+def ones(ids: Any) -> tuple[np.ndarray, np.ndarray]:
+    return np.asarray(ids, np.int64), np.ones((len(ids), DIM), np.float32)
+
+
+class Reader:
+    """Keeps what one server's feed said, as a process that serves would."""
+
+    def __init__(self, worker: Worker, name: str = "reader", server: int = 0) -> None:
+        self.worker = worker
+        self.name = name
+        self.server = server
+        self.feed = -1
+        self.have = 0
+        self.rows: dict[int, list[float]] = {}
+        self.dense: dict[str, list[float]] = {}
+        self.marks: dict[str, int] = {}
+        self.tables: list[dict[str, Any]] = []
+
+    async def ask(self, operation: str, **fields: Any) -> Message:
+        fields = {"reader": self.name, "feed": self.feed, **fields}
+        return await self.worker.call(self.server, operation, Message(fields=fields))
+
+    async def begin(self) -> None:
+        answer = await self.ask("feed_begin")
+        self.feed, self.tables = answer.fields["feed"], answer.fields["tables"]
+        self.have = 0
+
+    async def read_all(self, count: int = 16) -> None:
+        for table in self.tables:
+            for block in range(table["blocks"]):
+                start, places = 0, 1
+                while start < places:
+                    of = {"table": table["spec"]["name"], "block": block}
+                    answer = await self.ask("feed_rows", start=start, count=count, **of)
+                    self.put(answer.tensors["ids"], answer.tensors["rows"])
+                    start, places = start + count, answer.fields["places"]
+
+    def put(self, ids: Any, rows: Any) -> None:
+        self.rows |= dict(zip(ids.tolist(), rows.tolist(), strict=True))
+
+    async def change(self, *, arrives: bool = True) -> bool:
+        """Ask what changed, and return whether that was all."""
+        answer = await self.ask("feed_changes", have=self.have, dense=self.marks)
+        if not arrives:
+            return False
+        for index, _ in enumerate(answer.fields["parts"]):
+            self.put(answer.tensors[f"{index}.ids"], answer.tensors[f"{index}.rows"])
+            for gone in answer.tensors[f"{index}.removed"].tolist():
+                self.rows.pop(gone, None)
+        for index, about in enumerate(answer.fields["dense"]):
+            self.marks[about["table"]] = about["mark"]
+            self.dense[about["table"]] = answer.tensors[f"dense.{index}"].tolist()
+        self.have = answer.fields["number"]
+        return not answer.fields["left"]
+
+
+async def trained(start: Start, **more: Any) -> tuple[Cluster, Worker, Reader]:
+    cluster = await start(1, **more)
+    worker = cluster.worker()
+    await worker.declare(ROWS, DENSE)
+    await worker.push({"rows": ones(range(200)), "dense_0": np.ones(6, np.float32)})
+    reader = Reader(worker)
+    await reader.begin()
+    return cluster, worker, reader
+
+
+async def assert_same(worker: Worker, reader: Reader, ids: Any) -> None:
+    ids = sorted(ids)
+    assert sorted(reader.rows) == ids
+    rows = await worker.pull("rows", ids)
+    np.testing.assert_array_equal(rows, [reader.rows[each] for each in ids])
+
+
+async def test_all_rows_and_what_changed_since_are_the_tables(start_servers: Start) -> None:
+    _, worker, reader = await trained(start_servers)
+
+    await reader.read_all()
+    await assert_same(worker, reader, range(200))
+    assert await reader.change()
+    assert reader.dense["dense_0"] == (await worker.pull("dense_0")).tolist()
+
+    await worker.push({"rows": ones([5, 7, 300]), "dense_0": np.ones(6, np.float32)}, step=1)
+    await worker.remove("rows", [8, 9], step=2)
+    assert await reader.change()
+    await assert_same(worker, reader, ({*range(200), 300} - {8, 9}))
+    assert reader.dense["dense_0"] == (await worker.pull("dense_0")).tolist()
+
+
+async def test_what_changes_while_all_is_read_is_among_the_first_changes(
+    start_servers: Start,
+) -> None:
+    _, worker, reader = await trained(start_servers)
+    await reader.ask("feed_rows", table="rows", block=0, start=0, count=50)
+    await worker.push({"rows": ones(range(0, 230, 3))}, step=1)
+    await worker.remove("rows", [4], step=2)
+    await reader.read_all()
+
+    await reader.change()
+
+    await assert_same(worker, reader, {*range(200), *range(0, 230, 3)} - {4})
+
+
+async def test_an_answer_that_does_not_come_is_given_again_with_what_changed_since(
+    start_servers: Start,
+) -> None:
+    _, worker, reader = await trained(start_servers)
+    await reader.read_all()
+    await worker.push({"rows": ones([1, 2])}, step=1)
+    await worker.remove("rows", [3], step=2)
+    await reader.change(arrives=False)
+    await worker.push({"rows": ones([2, 400])}, step=2)
+    await reader.change(arrives=False)
+
+    await reader.change()
+
+    await assert_same(worker, reader, {*range(200), 400} - {3})
+    assert await reader.change(), "and then there is nothing"
+    await assert_same(worker, reader, {*range(200), 400} - {3})
+
+
+async def test_many_changes_come_in_several_answers(
+    start_servers: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "MOST_BYTES", 40 * (8 + 4 * DIM))
+    _, worker, reader = await trained(start_servers)
+    await reader.read_all()
+    await worker.push({"rows": ones(range(500))}, step=1)
+
+    answers = 1
+    while not await reader.change():
+        answers += 1
+
+    assert answers >= 500 // 40
+    await assert_same(worker, reader, range(500))
+
+
+async def test_a_row_comes_as_it_is_and_an_unchanged_dense_table_does_not(
+    start_servers: Start,
+) -> None:
+    _, worker, reader = await trained(start_servers)
+    await reader.change()
+    for step in range(5):
+        await worker.push({"rows": ones([5])}, step=step)
+
+    answer = await reader.ask("feed_changes", have=reader.have, dense=reader.marks)
+
+    assert answer.fields["dense"] == []
+    assert answer.tensors["0.ids"].tolist() == [5]
+    assert answer.tensors["0.rows"].tolist() == (await worker.pull("rows", [5])).tolist()
+
+
+async def test_readers_do_not_disturb_each_other(start_servers: Start) -> None:
+    _, worker, reader = await trained(start_servers)
+    other = Reader(worker, "other")
+    await other.begin()
+    await worker.push({"rows": ones([5])}, step=1)
+    await reader.change()
+    await other.ask("feed_end")
+
+    await other.begin()
+    await worker.push({"rows": ones([6])}, step=2)
+    await asyncio.gather(reader.change(), other.change())
+
+    assert sorted(reader.rows) == [5, 6]
+    assert sorted(other.rows) == [6]
+
+
+async def test_a_feed_that_is_not_kept_or_of_other_tables_is_over(start_servers: Start) -> None:
+    _, worker, reader = await trained(start_servers)
+    former = reader.feed
+    await reader.begin()
+    mine, reader.feed = reader.feed, former
+    with pytest.raises(FeedOverError, match="isn't kept"):
+        await reader.change()
+    reader.feed = mine
+    await reader.change()
+
+    await worker.declare(TableSpec(name="later", kind="sparse", dim=1))
+
+    with pytest.raises(FeedOverError, match="other tables"):
+        await reader.change()
+    await reader.begin()
+    await reader.change()
+
+
+async def test_only_some_read_at_once_and_an_end_makes_room(start_servers: Start) -> None:
+    _, worker, _ = await trained(start_servers)
+    others = [Reader(worker, f"reader {index}") for index in range(feeds.MAX_READERS)]
+    for each in others[:-1]:
+        await each.begin()
+    with pytest.raises(TooManyReadersError):
+        await others[-1].begin()
+
+    await others[0].ask("feed_end")
+    await others[0].ask("feed_end")
+
+    await others[-1].begin()
+
+
+async def test_silent_readers_are_forgotten(
+    start_servers: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeds, "SILENCE_S", 0.05)
+    cluster, _, reader = await trained(start_servers)
+
+    await until(lambda: not cluster.routes[0].facts()["readers"])
+
+    with pytest.raises(FeedOverError):
+        await reader.change()
+
+
+@pytest.mark.parametrize(
+    ("operation", "fields", "error"),
+    [
+        ("feed_begin", {"reader": ""}, MalformedMessageError),
+        ("feed_begin", {"reader": "x" * 65}, MalformedMessageError),
+        ("feed_begin", {"reader": 1}, MalformedMessageError),
+        ("feed_changes", {"have": -1}, MalformedMessageError),
+        ("feed_changes", {"have": 1 << 40}, MalformedMessageError),
+        ("feed_changes", {"have": 0, "dense": {"a": "b"}}, MalformedMessageError),
+        ("feed_changes", {"have": 0, "dense": []}, MalformedMessageError),
+        ("feed_rows", {"table": "no", "block": 0, "start": 0, "count": 1}, UnknownTableError),
+        ("feed_rows", {"table": "rows", "block": 99, "start": 0, "count": 1},
+         MalformedMessageError),
+        ("feed_rows", {"table": "dense_0", "block": 0, "start": 0, "count": 1},
+         MalformedMessageError),
+        ("feed_rows", {"table": "rows", "block": 0, "start": 0, "count": 1 << 30},
+         MalformedMessageError),
+    ],
+)  # fmt: skip
+async def test_a_wrong_request_changes_nothing(
+    start_servers: Start, operation: str, fields: dict[str, Any], error: type[Exception]
+) -> None:
+    _, worker, reader = await trained(start_servers)
+    with pytest.raises(error):
+        await reader.ask(operation, **fields)
+
+    await worker.push({"rows": ones([5])}, step=1)
+    await reader.change()
+    assert sorted(reader.rows) == [5]
+
+
+async def test_before_the_training_there_is_nothing_to_read(start_servers: Start) -> None:
+    cluster = await start_servers(1)
+    with pytest.raises(TablesNotDeclaredError):
+        await Reader(cluster.worker()).begin()
+
+
+async def test_dense_tables_say_which_parameters_they_hold(start_servers: Start) -> None:
+    _, _, reader = await trained(start_servers)
+    specs = [TableSpec.from_wire(table["spec"]) for table in reader.tables]
+    assert [spec.parameters for spec in specs if spec.kind == "dense"] == [DENSE.parameters]

@@ -1,0 +1,73 @@
+"""Ids that a reader of a shard has yet to read."""
+
+import numpy as np
+
+from paramfleet_shared.tables import touched
+from paramfleet_shared.tables.sparse import SparseShard
+from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
+from paramfleet_shared.tables.touched import TouchedIds
+
+
+def ids_of(*ids: int) -> np.ndarray:
+    return np.array(ids, np.int64)
+
+
+def test_each_id_comes_once_and_what_was_taken_is_kept_no_longer() -> None:
+    reader = TouchedIds()
+    reader.note(ids_of(3, 1, 3))
+    reader.note(ids_of())
+    reader.note(ids_of(-7, 1))
+
+    assert sorted(reader.take(10).tolist()) == [-7, 1, 3]
+    assert not len(reader)
+    assert reader.take(10).tolist() == []
+
+
+def test_what_is_not_taken_stays() -> None:
+    reader = TouchedIds()
+    reader.note(np.arange(10))
+
+    first, second = reader.take(4), reader.take(100)
+
+    assert len(first) == 4
+    assert sorted([*first.tolist(), *second.tolist()]) == list(range(10))
+
+
+def test_ids_that_are_noted_belong_to_who_noted_them() -> None:
+    reader, mine = TouchedIds(), ids_of(1, 2)
+    reader.note(mine)
+    mine[:] = 9
+
+    assert sorted(reader.take(9).tolist()) == [1, 2]
+
+
+def test_a_silent_reader_keeps_ids_about_twice_at_most() -> None:
+    reader = TouchedIds()
+    for _ in range(8):
+        reader.note(np.arange(touched.MERGE_AT, dtype=np.int64))
+
+    assert len(reader) <= 3 * touched.MERGE_AT
+    assert len(reader.take(1 << 30)) == touched.MERGE_AT
+
+
+def test_a_shard_notes_all_that_changes_comes_or_goes_and_nothing_that_is_read() -> None:
+    spec = TableSpec(name="rows", kind="sparse", dim=2, optimizer=OptimizerSpec(rule="adagrad"))
+    shard, reader = SparseShard(spec), TouchedIds()
+    shard.create(ids_of(1, 2, 3))
+    shard.follow(reader)
+
+    shard.pull(ids_of(1, 50), np.empty((2, 2), np.float32), create=True)
+    assert reader.take(9).tolist() == []
+    shard.push(ids_of(1, 4), np.ones((2, 2), np.float32), lr=1.0, step=1, unique=True)
+    assert sorted(reader.take(9).tolist()) == [1, 4]
+    shard.push(ids_of(2, 2), np.ones((2, 2), np.float32), lr=1.0, step=2)
+    assert reader.take(9).tolist() == [2]
+    shard.assign(ids_of(8), np.ones((1, 2), np.float32), np.ones((1, 2), np.float32))
+    assert reader.take(9).tolist() == [8]
+    shard.remove(ids_of(8, 3))
+    assert sorted(reader.take(9).tolist()) == [3, 8]
+
+    shard.unfollow(reader)
+    shard.unfollow(reader)
+    shard.remove(ids_of(1))
+    assert not len(reader)
