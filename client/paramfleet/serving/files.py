@@ -14,14 +14,14 @@ import torch
 from numpy.typing import NDArray
 
 from paramfleet.serving.errors import ExportDamagedError
-from paramfleet.serving.manifest import ExportedFile, ExportedTable
+from paramfleet.serving.manifest import ExportedTable
+from paramfleet_shared.files.listed import ListedFile
 from paramfleet_shared.files.regular_files import open_regular
+from paramfleet_shared.files.row_files import checked_rows
 from paramfleet_shared.files.tensorfile import map_tensors
 from paramfleet_shared.values.texts import shown
 
 __all__ = ["describe_file", "is_extra", "map_rows", "read_state"]
-
-_PIECE_IDS = 1 << 20
 
 
 def is_extra(name: str) -> bool:
@@ -29,7 +29,7 @@ def is_extra(name: str) -> bool:
     return name.rpartition(".")[2] == "_extra_state"
 
 
-def describe_file(path: Path) -> ExportedFile:
+def describe_file(path: Path) -> ListedFile:
     """Wait until a file that was written is on the disk, and describe it.
 
     Raises:
@@ -38,7 +38,7 @@ def describe_file(path: Path) -> ExportedFile:
     with path.open("rb") as file:
         os.fsync(file.fileno())
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return ExportedFile(name=path.name, bytes=file.tell(), sha256=digest)
+        return ListedFile(name=path.name, bytes=file.tell(), sha256=digest)
 
 
 def map_rows(
@@ -58,10 +58,11 @@ def map_rows(
         ExportDamagedError: if it is missing, a link, or not what was exported.
     """
     with _opened(folder, table.file, verify=verify) as file:
-        return _checked_rows(map_tensors(file).tensors, table, verify=verify)
+        tensors = map_tensors(file).tensors
+        return checked_rows(tensors, (table.rows, table.dim), verify=verify)
 
 
-def read_state(folder: Path, file: ExportedFile, *, verify: bool) -> dict[str, Any]:
+def read_state(folder: Path, file: ListedFile, *, verify: bool) -> dict[str, Any]:
     """Read dense parameters, buffers and extra states, into the host's memory.
 
     Args:
@@ -77,7 +78,7 @@ def read_state(folder: Path, file: ExportedFile, *, verify: bool) -> dict[str, A
 
 
 @contextmanager
-def _opened(folder: Path, file: ExportedFile, *, verify: bool) -> Iterator[BufferedReader]:
+def _opened(folder: Path, file: ListedFile, *, verify: bool) -> Iterator[BufferedReader]:
     """Open a file of the manifest, proved; errors of the body are those of the file.
 
     Raises:
@@ -93,7 +94,7 @@ def _opened(folder: Path, file: ExportedFile, *, verify: bool) -> Iterator[Buffe
         raise ExportDamagedError(path=str(path), reason=reason) from error
 
 
-def _prove(opened: BufferedReader, file: ExportedFile, *, verify: bool) -> None:
+def _prove(opened: BufferedReader, file: ListedFile, *, verify: bool) -> None:
     """Compare an open file with what the manifest says of it.
 
     Raises:
@@ -106,31 +107,6 @@ def _prove(opened: BufferedReader, file: ExportedFile, *, verify: bool) -> None:
     if verify and hashlib.file_digest(opened, "sha256").hexdigest() != file.sha256:
         raise ValueError("its SHA-256 isn't that of the manifest")
     opened.seek(0)
-
-
-def _checked_rows(
-    tensors: dict[str, NDArray[Any]], table: ExportedTable, *, verify: bool
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Return a table's ids and rows.
-
-    Raises:
-        KeyError: if one isn't there.
-        ValueError: if one has another shape or dtype, or the ids aren't sorted.
-    """
-    ids, rows = tensors["ids"], tensors["rows"]
-    if (ids.shape, rows.shape) != ((table.rows,), (table.rows, table.dim)):
-        problem = (
-            f"ids {list(ids.shape)} and rows {list(rows.shape)} have other shapes than in the "
-            f"manifest, [{table.rows}] and [{table.rows}, {table.dim}]"
-        )
-        raise ValueError(problem)
-    if ids.dtype != np.int64 or rows.dtype != np.float32:
-        raise ValueError("ids must be int64 and rows float32")
-    if verify and not _are_sorted(ids):
-        raise ValueError("its ids aren't sorted, each once")
-    if verify and not _are_finite(rows):
-        raise ValueError("its rows hold infinities or NaN")
-    return ids, rows
 
 
 def _checked_state(file: BufferedReader) -> dict[str, Any]:
@@ -172,22 +148,6 @@ def _check_records(file: BufferedReader) -> None:
     if sum(record.file_size for record in records) > length:
         raise ValueError("its records have more bytes than the file")
     file.seek(0)
-
-
-def _are_sorted(ids: NDArray[np.int64]) -> bool:
-    """Return whether each id is above the one before, looked at in pieces."""
-    for start in range(0, len(ids), _PIECE_IDS):
-        piece = ids[start : start + _PIECE_IDS + 1]
-        if not (piece[1:] > piece[:-1]).all():
-            return False
-    return True
-
-
-def _are_finite(rows: NDArray[np.float32]) -> bool:
-    """Return whether all values are, looked at in pieces."""
-    values = rows.reshape(-1)
-    starts = range(0, len(values), _PIECE_IDS)
-    return all(bool(np.isfinite(values[at : at + _PIECE_IDS]).all()) for at in starts)
 
 
 def _is_entry(entry: tuple[Any, Any]) -> bool:

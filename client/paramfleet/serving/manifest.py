@@ -13,19 +13,17 @@ from typing import Any, get_args
 
 from paramfleet.serving.errors import ExportError
 from paramfleet.serving.unknown import Policy
-from paramfleet_shared.checkpoint.saved_module import FILE_NAME
 from paramfleet_shared.errors import FleetError
 from paramfleet_shared.files.documents import read_content, read_document, whole
+from paramfleet_shared.files.listed import ListedFile
 from paramfleet_shared.files.regular_files import write_regular
 from paramfleet_shared.tables.spec import InitializerSpec, Storage, TableSpec
-from paramfleet_shared.values.texts import shown
 
 __all__ = [
     "FORMAT",
     "MANIFEST",
     "MODEL",
     "ExportManifest",
-    "ExportedFile",
     "ExportedTable",
     "read_export_manifest",
     "write_export_manifest",
@@ -38,30 +36,6 @@ _MAX_NUMBER = 3.4028234663852886e38
 
 _FIRST_ZEROS = InitializerSpec(kind="zeros")
 """Of ids that nobody has pushed, where a row is made at the first push."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ExportedFile:
-    """One file of an export."""
-
-    name: str
-    bytes: int
-    sha256: str
-
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> "ExportedFile":
-        """Rebuild what ``asdict`` returned.
-
-        Raises:
-            ValueError: if the name isn't that of a file of the folder, or a length is none.
-            KeyError: if a value is missing.
-            TypeError: if it isn't a map.
-        """
-        name = wire["name"]
-        if not isinstance(name, str) or not FILE_NAME.fullmatch(name):
-            rule = f"file name {shown(name)} isn't that of a file of the folder"
-            raise ValueError(rule)
-        return cls(name=name, bytes=whole(wire["bytes"], "bytes"), sha256=str(wire["sha256"]))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,11 +59,11 @@ class ExportedTable:
     unknown: Policy | list[float]
     """What an id without a row reads: a policy, or D numbers that all of them share."""
 
-    file: ExportedFile
+    file: ListedFile
 
     @classmethod
     def of(
-        cls, spec: TableSpec, *, rows: int, unknown: Policy | list[float], file: ExportedFile
+        cls, spec: TableSpec, *, rows: int, unknown: Policy | list[float], file: ListedFile
     ) -> "ExportedTable":
         """Describe a table of the job."""
         return cls(
@@ -126,7 +100,7 @@ class ExportedTable:
         )
         if unknown not in get_args(Policy) and not _is_row(unknown, spec.dim):
             raise ValueError("unknown must be a policy, or a row of the table's width")
-        file, rows = ExportedFile.from_wire(wire["file"]), whole(wire["rows"], "rows")
+        file, rows = ListedFile.from_wire(wire["file"]), whole(wire["rows"], "rows")
         return cls.of(spec, rows=rows, unknown=unknown, file=file)
 
 
@@ -134,13 +108,13 @@ class ExportedTable:
 class ExportManifest:
     """What an export consists of."""
 
-    model: ExportedFile
+    model: ListedFile
     tables: dict[str, ExportedTable]
     """By name."""
 
 
 def write_export_manifest(
-    folder: Path, model: ExportedFile, tables: Iterable[ExportedTable]
+    folder: Path, model: ListedFile, tables: Iterable[ExportedTable]
 ) -> None:
     """Write an export's manifest, and wait until it is on the disk.
 
@@ -176,7 +150,7 @@ def read_export_manifest(folder: Path) -> ExportManifest:
         )
         raise ExportError(path=str(path), rule=rule)
     try:
-        model = ExportedFile.from_wire(document["model"])
+        model = ListedFile.from_wire(document["model"])
         listed = [ExportedTable.from_wire(wire) for wire in document["tables"]]
     except (KeyError, TypeError, ValueError) as error:
         raise ExportError(path=str(path), rule=f"is malformed: {error!r}") from error

@@ -5,18 +5,15 @@ That is its buffers, such as BatchNorm's statistics, and what modules return fro
 SHA-256, the dtype and shape of each buffer, the plain values, and what was left out and why.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from paramfleet_shared.files.documents import whole
+from paramfleet_shared.files.listed import FILE_NAME
 from paramfleet_shared.values.texts import shown
 
-__all__ = ["FILE_NAME", "SavedBuffer", "SavedModule", "check_file_name"]
-
-FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
-"""Names that files of a checkpoint or an export have: no separator and no leading dot."""
+__all__ = ["SavedBuffer", "SavedModule", "check_file_name"]
 
 
 def check_file_name(name: str) -> None:

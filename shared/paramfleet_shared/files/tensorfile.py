@@ -8,10 +8,10 @@ safetensors': u64 length of the header, the header (JSON), then the tensors' byt
 
 import hashlib
 import json
+import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any, NamedTuple
@@ -26,14 +26,19 @@ from paramfleet_shared.system.memory import machine_memory
 from paramfleet_shared.values.texts import shown
 
 __all__ = [
+    "TensorFacts",
     "TensorFile",
     "Written",
     "created",
     "map_proven",
     "map_tensors",
+    "parse_tensors",
     "proven_pieces",
+    "put_pieces",
     "put_tensors",
+    "read_metadata",
     "read_tensors",
+    "tensor_pieces",
     "write_tensors",
 ]
 
@@ -58,6 +63,18 @@ class Written(NamedTuple):
 
     num_bytes: int
     sha256: str
+
+
+class TensorFacts(NamedTuple):
+    """What a tensor is."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Return how many bytes it has."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 class TensorFile(NamedTuple):
@@ -93,13 +110,54 @@ def put_tensors(
         OSError: if the system refuses.
     """
     arrays = {name: np.asarray(array, order="C") for name, array in tensors.items()}
-    # As the library has them: the widest first, so that each starts at a multiple of its size.
-    names = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))
+    facts = {name: TensorFacts(array.dtype, array.shape) for name, array in arrays.items()}
+    return put_pieces(file, facts, lambda name: _pieces(arrays[name]), metadata)
+
+
+def tensor_pieces(
+    tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]
+) -> Iterator[memoryview]:
+    """Yield the bytes that ``write_tensors`` writes."""
+    arrays = {name: np.asarray(array, order="C") for name, array in tensors.items()}
+    facts = {name: TensorFacts(array.dtype, array.shape) for name, array in arrays.items()}
+    names = _in_order(facts)
+    yield _header(facts, names, metadata)
+    for name in names:
+        yield from _pieces(arrays[name])
+
+
+def put_pieces(
+    file: IO[bytes],
+    facts: Mapping[str, TensorFacts],
+    pieces_of: Callable[[str], Iterable[memoryview]],
+    metadata: Mapping[str, str],
+) -> Written:
+    """Write a file of tensors that are never in memory as a whole.
+
+    Args:
+        file: Open, and empty.
+        facts: What the tensors are, by name.
+        pieces_of: Given a name, the tensor's bytes in pieces; asked for one after the other,
+            the widest numbers first, then by name.
+        metadata: What the file says of itself.
+
+    Raises:
+        OSError: if the system refuses.
+        ValueError: if a tensor has another number of bytes than its shape.
+    """
+    names = _in_order(facts)
     digest, num_bytes = hashlib.sha256(), 0
-    for piece in chain([_header(arrays, names, metadata)], _pieces(arrays, names)):
-        file.write(piece)
-        digest.update(piece)
-        num_bytes += len(piece)
+    header = _header(facts, names, metadata)
+    for name in ("", *names):
+        written = 0
+        for piece in pieces_of(name) if name else [header]:
+            file.write(piece)
+            digest.update(piece)
+            written += len(piece)
+        if name and written != facts[name].num_bytes:
+            problem = f"tensor {name!r} has {written} bytes, not {facts[name].num_bytes}"
+            raise ValueError(problem)
+        num_bytes += written
     return Written(num_bytes, digest.hexdigest())
 
 
@@ -133,6 +191,25 @@ def read_tensors(path: Path, *, num_bytes: int, sha256: str) -> TensorFile:
     return _parsed(content)
 
 
+def read_metadata(path: Path) -> dict[str, str]:
+    """Return what a file says of itself, unproven; its tensors aren't looked at.
+
+    Raises:
+        OSError: if the system refuses.
+        ValueError: if it isn't a regular file, or its header isn't as it must be.
+    """
+    with ExitStack() as stack:
+        if isinstance(path, Address):
+            file = stack.enter_context(path.reading())
+        else:
+            file = stack.enter_context(open_regular(path))
+        length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+        header = file.read(min(length, MAX_DOCUMENT_BYTES + 1))
+    if len(header) < length <= MAX_DOCUMENT_BYTES:
+        raise ValueError("its header is longer than the file")
+    return _described(header)[1]
+
+
 def map_tensors(file: IO[bytes]) -> TensorFile:
     """Map a file into memory; its tensors are read-only views, read when they are looked at.
 
@@ -147,6 +224,15 @@ def map_tensors(file: IO[bytes]) -> TensorFile:
     """
     content: NDArray[np.uint8] = np.memmap(file, np.uint8, mode="r")
     return _parsed(content)
+
+
+def parse_tensors(content: bytes) -> TensorFile:
+    """Return the tensors of a file that came as bytes, as read-only views of them.
+
+    Raises:
+        ValueError: if the contents aren't as they must be.
+    """
+    return _parsed(np.frombuffer(content, np.uint8))
 
 
 def map_proven(path: Path, *, num_bytes: int, sha256: str) -> TensorFile:
@@ -227,17 +313,25 @@ def _opened(path: Path, num_bytes: int) -> Iterator[Any]:
         yield file
 
 
+def _in_order(facts: Mapping[str, TensorFacts]) -> list[str]:
+    """Return names as the library has them: the widest numbers first.
+
+    So each tensor starts at a multiple of its numbers' size.
+    """
+    return sorted(facts, key=lambda name: (-facts[name].dtype.itemsize, name))
+
+
 def _header(
-    arrays: Mapping[str, NDArray[Any]], names: list[str], metadata: Mapping[str, str]
+    facts: Mapping[str, TensorFacts], names: list[str], metadata: Mapping[str, str]
 ) -> memoryview:
     described: dict[str, Any] = {"__metadata__": dict(metadata)}
     position = 0
     for name in names:
-        array = arrays[name]
-        end = position + array.nbytes
+        dtype, shape = facts[name]
+        end = position + facts[name].num_bytes
         described[name] = {
-            "dtype": _NAMES[array.dtype],
-            "shape": list(array.shape),
+            "dtype": _NAMES[dtype],
+            "shape": list(shape),
             "data_offsets": [position, end],
         }
         position = end
@@ -246,12 +340,25 @@ def _header(
     return memoryview(len(header).to_bytes(_LENGTH_BYTES, "little") + header)
 
 
-def _pieces(arrays: Mapping[str, NDArray[Any]], names: list[str]) -> Iterator[memoryview]:
-    for name in names:
-        array = arrays[name]
-        view = array.data.cast("B") if array.nbytes else memoryview(b"")
-        for start in range(0, len(view), PIECE_BYTES):
-            yield view[start : start + PIECE_BYTES]
+def _pieces(array: NDArray[Any]) -> Iterator[memoryview]:
+    view = array.data.cast("B") if array.nbytes else memoryview(b"")
+    for start in range(0, len(view), PIECE_BYTES):
+        yield view[start : start + PIECE_BYTES]
+
+
+def _described(header: bytes) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return what a header says of tensors, and its metadata.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    described = read_document(header)
+    if type(described) is not dict:
+        raise ValueError("its header is no map")
+    metadata = described.pop("__metadata__", {})
+    if type(metadata) is not dict or any(type(value) is not str for value in metadata.values()):
+        raise ValueError("its metadata is no map of texts")
+    return described, metadata
 
 
 def _parsed(content: NDArray[np.uint8]) -> TensorFile:
@@ -263,12 +370,8 @@ def _parsed(content: NDArray[np.uint8]) -> TensorFile:
     begin = _LENGTH_BYTES + int.from_bytes(content[:_LENGTH_BYTES].tobytes(), "little")
     if not _LENGTH_BYTES <= begin <= len(content):
         raise ValueError("its header is longer than the file")
-    described = read_document(content[_LENGTH_BYTES:begin][: MAX_DOCUMENT_BYTES + 1].tobytes())
-    if type(described) is not dict:
-        raise ValueError("its header is no map")
-    metadata = described.pop("__metadata__", {})
-    if type(metadata) is not dict or any(type(value) is not str for value in metadata.values()):
-        raise ValueError("its metadata is no map of texts")
+    header = content[_LENGTH_BYTES:begin][: MAX_DOCUMENT_BYTES + 1].tobytes()
+    described, metadata = _described(header)
     tensors: dict[str, NDArray[Any]] = {}
     for name, facts in described.items():
         try:

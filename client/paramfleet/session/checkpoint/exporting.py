@@ -8,18 +8,16 @@ import numpy as np
 from paramfleet.serving.files import describe_file
 from paramfleet.serving.manifest import (
     MODEL,
-    ExportedFile,
     ExportedTable,
     write_export_manifest,
 )
 from paramfleet.serving.unknown import Policy
 from paramfleet_shared.checkpoint.manifest import Manifest, read_part, sync_directory
+from paramfleet_shared.files.listed import ListedFile
+from paramfleet_shared.files.row_files import row_file_name
 from paramfleet_shared.files.tensorfile import write_tensors
 
 __all__ = ["finish_export", "write_rows"]
-
-_MAX_STEM = 150
-"""Characters of a table's name in that of its file."""
 
 
 def write_rows(
@@ -51,10 +49,10 @@ def write_rows(
         )
         rows = np.concatenate([np.empty((0, spec.dim), np.float32), *(p.values for p in read)])
         order = np.argsort(ids, kind="stable")
-        name = _file_name(spec.name, taken)
+        name = row_file_name(spec.name, taken)
         both = {"ids": ids[order], "rows": rows[order]}
         written = write_tensors(target / name, both, {"table": spec.name})
-        file = ExportedFile(name=name, bytes=written.num_bytes, sha256=written.sha256)
+        file = ListedFile(name=name, bytes=written.num_bytes, sha256=written.sha256)
         policy = unknown.get(spec.name, "initial")
         tables.append(ExportedTable.of(spec, rows=len(ids), unknown=policy, file=file))
     return tables
@@ -69,15 +67,3 @@ def finish_export(folder: Path, tables: Sequence[ExportedTable]) -> None:
     """
     write_export_manifest(folder, describe_file(folder / MODEL), tables)
     sync_directory(folder)
-
-
-def _file_name(table: str, taken: set[str]) -> str:
-    """Return the name of a table's file: no other's, on any file system."""
-    safe = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in table)
-    stem = f"rows.{safe[:_MAX_STEM]}"
-    name, number = f"{stem}.safetensors", 1
-    while name.casefold() in taken:
-        number += 1
-        name = f"{stem}.{number}.safetensors"
-    taken.add(name.casefold())
-    return name

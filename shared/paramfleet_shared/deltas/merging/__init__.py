@@ -1,0 +1,1 @@
+"""Sorted rows of several files made to one, in bounded memory."""
