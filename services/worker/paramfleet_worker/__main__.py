@@ -225,6 +225,15 @@ def _data(arguments: tuple[str, ...]) -> None:
     _delegate(command, "data", arguments)
 
 
+@main.command("delta", **DELEGATE)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def _delta(arguments: tuple[str, ...]) -> None:
+    """See, check and tidy the stream of a model's changes in a folder."""
+    from paramfleet_worker.app.commands.deltas import delta as command  # noqa: PLC0415 -- slow
+
+    _delegate(command, "delta", arguments)
+
+
 @main.command("secret")
 @click.argument("file", default="paramfleet.secret")
 def _secret(file: str) -> None:

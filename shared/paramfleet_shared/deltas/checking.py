@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from paramfleet_shared.deltas.errors import StreamChangeError
 from paramfleet_shared.deltas.records import Change, StreamTable, TableChange
+from paramfleet_shared.deltas.stored.head import moment_of
 from paramfleet_shared.deltas.stored.schema import (
     MAX_DENSE_NAME,
     StreamSchema,
@@ -20,7 +21,7 @@ from paramfleet_shared.deltas.stored.schema import (
 )
 from paramfleet_shared.files.row_files import are_finite, are_sorted
 
-__all__ = ["checked_change", "checked_parameters", "checked_piece"]
+__all__ = ["checked_change", "checked_moment", "checked_parameters", "checked_piece"]
 
 
 def checked_change(folder: Path, change: Change, schema: StreamSchema) -> Change:
@@ -40,11 +41,21 @@ def checked_change(folder: Path, change: Change, schema: StreamSchema) -> Change
             _refuse(folder, what, str(error))
         if found.ids.size or found.removed.size:
             tables[name] = found
-    moment = float(change.moment)
-    if not np.isfinite(moment):
-        _refuse(folder, "a change", "moment must be seconds since 1970")
+    moment = checked_moment(folder, change.moment)
     dense = _dense(folder, change.dense, schema)
     return Change(moment=moment, tables=tables, dense=dense)
+
+
+def checked_moment(folder: Path, moment: float) -> float:
+    """Return a moment: seconds since 1970.
+
+    Raises:
+        StreamChangeError: if it is none.
+    """
+    try:
+        return moment_of(float(moment))
+    except ValueError as error:
+        _refuse(folder, "a moment", str(error))
 
 
 def checked_parameters(

@@ -8,6 +8,7 @@ from paramfleet_shared.deltas.chain import Chain
 from paramfleet_shared.deltas.errors import (
     BaseDamagedError,
     ChangeDamagedError,
+    ChangeForkedError,
     ChangeGapError,
     ChangesUnavailableError,
     StreamError,
@@ -21,6 +22,7 @@ from paramfleet_shared.deltas.stored.base_files import (
 )
 from paramfleet_shared.deltas.stored.change_files import (
     StoredChange,
+    is_whole,
     read_change,
     read_link,
 )
@@ -171,12 +173,24 @@ class StreamReader:
             except FileNotFoundError:
                 self._refuse_missing(chain, path)
             except (OSError, ValueError) as error:
+                self._check_fork(head, number, schema)
                 raise ChangeDamagedError(
                     path=str(path), stream=head.stream, number=number, reason=str(error)
                 ) from error
             chain.advance(link, digest)
             self._chain = chain
             yield number, stored, digest
+
+    def _check_fork(self, head: StreamHead, number: int, schema: StreamSchema) -> None:
+        """Pass if a change is damaged, and not whole where the next one follows another.
+
+        Raises:
+            ChangeForkedError: if it is whole, by the SHA-256 that it has of itself.
+        """
+        path = change_file(self.folder, head.stream, number)
+        if number < head.last and is_whole(path, schema):
+            later = change_file(self.folder, head.stream, number + 1)
+            raise ChangeForkedError(path=str(later), stream=head.stream, number=number + 1)
 
     def _digest_of(self, head: StreamHead, number: int) -> str:
         """Return the SHA-256 of a change's file, as the next one or the head states it.
@@ -189,13 +203,15 @@ class StreamReader:
             return head.digest
         path = change_file(self.folder, head.stream, number + 1)
         try:
-            return read_link(path).previous
+            link = read_link(path)
         except FileNotFoundError:
             self._refuse_missing(Chain(head.stream, number, ""), path)
         except (OSError, ValueError) as error:
             raise ChangeDamagedError(
                 path=str(path), stream=head.stream, number=number + 1, reason=str(error)
             ) from error
+        Chain(head.stream, number, link.previous).check(link, path=str(path))
+        return link.previous
 
     def _refuse_missing(self, chain: Chain, path: Path) -> NoReturn:
         """Say why the file of the next change isn't there.

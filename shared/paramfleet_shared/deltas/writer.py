@@ -13,7 +13,12 @@ from numpy.typing import NDArray
 
 from paramfleet_shared.deltas.base_writing import BasePlace, temporary_near, write_base
 from paramfleet_shared.deltas.chain import Link
-from paramfleet_shared.deltas.checking import checked_change, checked_parameters, checked_piece
+from paramfleet_shared.deltas.checking import (
+    checked_change,
+    checked_moment,
+    checked_parameters,
+    checked_piece,
+)
 from paramfleet_shared.deltas.compaction import merge_base, with_base
 from paramfleet_shared.deltas.errors import OtherWriterError, StreamError
 from paramfleet_shared.deltas.merging.row_spool import RowSpool
@@ -93,7 +98,7 @@ class StreamWriter:
             OSError: if the system refuses.
         """
         with self._publishing:
-            before = read_head(self.folder)
+            before, moment = read_head(self.folder), checked_moment(self.folder, moment)
             stream = secrets.token_hex(16)
             try:
                 digest = self._write_first(stream, tables, rows, dense, moment)
@@ -144,20 +149,21 @@ class StreamWriter:
             path = change_file(self.folder, head.stream, number)
             with self._disk.creating(path) as file:
                 written = put_change(file, checked, link, self._schema)
-            self._publish(last=number, digest=written.sha256, moment=change.moment)
+            self._publish(last=number, digest=written.sha256, moment=checked.moment)
             return number
 
     def touch(self, moment: float) -> None:
         """Say that nothing has changed until a moment.
 
         Raises:
+            StreamChangeError: if it is no moment.
             StreamError: if no stream is begun, or ``stream.json`` can't be read.
             OtherWriterError: if another writer has the folder.
             StreamBusyError: if another process holds the folder's lock for long.
             OSError: if the system refuses.
         """
         with self._publishing:
-            head = self._known()
+            head, moment = self._known(), checked_moment(self.folder, moment)
             self._publish(last=head.last, digest=head.digest, moment=moment)
 
     def compact(self) -> int | None:
@@ -212,7 +218,8 @@ class StreamWriter:
         temporary = temporary_near(self.folder)
         spools = {each.name: RowSpool(each.dim, temporary) for each in tables}
         for name, ids, values in rows:
-            spools[name].add(*checked_piece(self.folder, schema, name, ids, values))
+            piece = checked_piece(self.folder, schema, name, ids, values)
+            spools[name].add(*piece)
         runs = [(each, spools[each.name].runs()) for each in tables]
         place = BasePlace(stream, 0, moment, "")
         return write_base(self.folder, place, runs, checked, self._disk)

@@ -33,6 +33,7 @@ __all__ = [
     "map_proven",
     "map_tensors",
     "parse_tensors",
+    "pieces_of",
     "proven_pieces",
     "put_pieces",
     "put_tensors",
@@ -267,13 +268,25 @@ def proven_pieces(path: Path, *, num_bytes: int, sha256: str) -> Iterator[memory
         OSError: if the system refuses.
         ValueError: if it isn't a regular file, or length or SHA-256 aren't as they must be.
     """
-    digest, piece = hashlib.sha256(), memoryview(bytearray(PIECE_BYTES))
-    with _opened(path, num_bytes) as file:
-        while count := file.readinto(piece):
-            digest.update(piece[:count])
-            yield piece[:count]
+    digest = hashlib.sha256()
+    for piece in pieces_of(path, num_bytes=num_bytes):
+        digest.update(piece)
+        yield piece
     if digest.hexdigest() != sha256:
         raise ValueError("its SHA-256 is another")
+
+
+def pieces_of(path: Path, *, num_bytes: int) -> Iterator[memoryview]:
+    """Yield a file's bytes, unproven, each piece until the next.
+
+    Raises:
+        OSError: if the system refuses.
+        ValueError: if it isn't a regular file, or its length isn't as it must be.
+    """
+    piece = memoryview(bytearray(PIECE_BYTES))
+    with _opened(path, num_bytes) as file:
+        while count := file.readinto(piece):
+            yield piece[:count]
 
 
 @contextmanager

@@ -6,6 +6,7 @@ Its tensors are ``ids/<table>`` int64 [n], ``rows/<table>`` float32 [n, D] and
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -28,13 +29,21 @@ from paramfleet_shared.files.tensorfile import (
     TensorFile,
     Written,
     map_proven,
+    pieces_of,
     put_tensors,
     read_metadata,
     read_tensors,
 )
 from paramfleet_shared.values.texts import shown
 
-__all__ = ["StoredChange", "check_payload", "put_change", "read_change", "read_link"]
+__all__ = [
+    "StoredChange",
+    "check_payload",
+    "is_whole",
+    "put_change",
+    "read_change",
+    "read_link",
+]
 
 _FORMAT, _VERSION = "paramfleet-delta", "1"
 _PARTS = ("ids", "rows", "removed")
@@ -106,6 +115,20 @@ def read_change(
     num_bytes = path.lstat().st_size
     read = map_proven if is_mapped else read_tensors
     return _checked(read(path, num_bytes=num_bytes, sha256=sha256), schema)
+
+
+def is_whole(path: Path, schema: StreamSchema) -> bool:
+    """Return whether a change's file is as a writer writes it, whatever others say of it."""
+    try:
+        num_bytes, digest = path.lstat().st_size, hashlib.sha256()
+        for piece in pieces_of(path, num_bytes=num_bytes):
+            digest.update(piece)
+        stored = read_change(path, digest.hexdigest(), schema)
+        with Path(os.devnull).open("wb") as nowhere:
+            again = put_change(nowhere, stored.change, read_link(path), schema)
+    except (OSError, ValueError):
+        return False
+    return again.sha256 == digest.hexdigest()
 
 
 def check_payload(stored: StoredChange) -> None:

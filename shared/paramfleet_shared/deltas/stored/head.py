@@ -36,6 +36,9 @@ _CHANGE = re.compile(r"delta-(\d{12})\.safetensors")
 
 _FORMAT, _VERSION = "paramfleet-stream", 1
 
+_LAST_MOMENT = 253_402_300_799
+"""The end of the year 9999."""
+
 MOST_NUMBER = 10**12 - 1
 """Of a change: names have twelve digits."""
 
@@ -73,13 +76,13 @@ def is_digest(value: Any) -> bool:
 
 
 def moment_of(value: Any) -> float:
-    """Return a moment that a document states.
+    """Return a moment that somebody states.
 
     Raises:
-        ValueError: if it is no number.
+        ValueError: if it is no number of seconds from 1970 to the year 9999.
     """
-    if type(value) not in {int, float}:
-        rule = f"moment = {shown(value)} is no number"
+    if type(value) not in {int, float} or not 0 <= value <= _LAST_MOMENT:
+        rule = f"moment = {shown(value)} is no number of seconds since 1970"
         raise ValueError(rule)
     return float(value)
 

@@ -1,24 +1,17 @@
 """``paramfleet checkpoint``: writes one of a running job, and looks at those on disk."""
 
-import json
 import sys
 from pathlib import Path
 from typing import Any, get_args
 
 import click
-from typing_extensions import override
 
-from paramfleet_shared.files.addresses import place_of
 from paramfleet_shared.settings.cli import echo
-from paramfleet_shared.values.texts import printable
+from paramfleet_worker.app.commands.arguments import FOLDER, JSON, counted, show
 from paramfleet_worker.app.commands.grouping import group_of
 from paramfleet_worker.app.commands.loading import LOAD_CHECKPOINT
 from paramfleet_worker.app.commands.operating import WRITE_CHECKPOINT
-from paramfleet_worker.app.commands.outcomes import (
-    WorkingFolderError,
-    check_working_folder,
-    exit_code_of,
-)
+from paramfleet_worker.app.commands.outcomes import exit_code_of
 from paramfleet_worker.config import ExportFormat, ImportFormat, PaddleAccessor, PaddleRule
 from paramfleet_worker.core.board import rows_of
 
@@ -28,25 +21,6 @@ _LIST_COLUMNS = (
     "name", "written_at", "step", "servers", "tables", "rows", "bytes", "whole", "consistent",
     "base",
 )  # fmt: skip
-
-
-class _Folder(click.ParamType[Path]):
-    """A folder of this machine, or an address such as s3://bucket/kept."""
-
-    name = "path"
-
-    @override
-    def convert(self, value: Any, param: Any, ctx: Any) -> Path:
-        del param
-        try:
-            check_working_folder()
-        except WorkingFolderError as error:
-            raise click.UsageError(str(error), ctx) from error
-        return place_of(value)
-
-
-_FOLDER = _Folder()
-_JSON = click.option("--json", "as_json", is_flag=True, help="Answer with JSON.")
 
 
 checkpoint = group_of(
@@ -60,8 +34,8 @@ checkpoint.add_command(LOAD_CHECKPOINT, "load")
 
 
 @checkpoint.command("list")
-@click.argument("folder", metavar="DIR", type=_FOLDER)
-@_JSON
+@click.argument("folder", metavar="DIR", type=FOLDER)
+@JSON
 def _list(folder: Path, *, as_json: bool) -> None:
     """List the checkpoints in DIR, newest first, or the one that DIR is.
 
@@ -75,15 +49,15 @@ def _list(folder: Path, *, as_json: bool) -> None:
         lines = rows_of([each | _words(each) for each in found], _LIST_COLUMNS)
         lines = lines if found else [f"no checkpoint in {folder}"]
         lines += [f"{each['name']}: {each['problem']}" for each in found if each["problem"]]
-        _show(found, lines, as_json=as_json)
+        show(found, lines, as_json=as_json)
         return 0
 
     sys.exit(exit_code_of("checkpoint list", run))
 
 
 @checkpoint.command("verify")
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=_FOLDER)
-@_JSON
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=FOLDER)
+@JSON
 def _verify(paths: tuple[Path, ...], *, as_json: bool) -> None:
     """Read everything of the checkpoints PATH... and name what is wrong.
 
@@ -95,22 +69,22 @@ def _verify(paths: tuple[Path, ...], *, as_json: bool) -> None:
     def run() -> int:
         found, lines = [each for path in paths for each in verify_in(path)], []
         for each in found:
-            count = _counted(len(each.problems), "problem") if each.problems else "whole"
+            count = counted(len(each.problems), "problem") if each.problems else "whole"
             sizes = ("file", each.files), ("row", each.rows), ("byte", each.bytes)
-            size = ", ".join(_counted(number, what) for what, number in sizes)
+            size = ", ".join(counted(number, what) for what, number in sizes)
             lines.append(f"{each.path}: {count}; {size}")
             lines += [f"  {problem.to_line()}" for problem in each.problems]
             lines += [f"  note: {note}" for note in each.notes]
-        _show([each.to_json() for each in found], lines, as_json=as_json)
+        show([each.to_json() for each in found], lines, as_json=as_json)
         return int(any(each.problems for each in found))
 
     sys.exit(exit_code_of("checkpoint verify", run))
 
 
 @checkpoint.command("diff")
-@click.argument("a", type=_FOLDER)
-@click.argument("b", type=_FOLDER)
-@_JSON
+@click.argument("a", type=FOLDER)
+@click.argument("b", type=FOLDER)
+@JSON
 def _diff(a: Path, b: Path, *, as_json: bool) -> None:
     """Compare the tables and buffers of the checkpoints A and B, of any numbers of servers.
 
@@ -127,18 +101,16 @@ def _diff(a: Path, b: Path, *, as_json: bool) -> None:
             lines.append(f"steps: {found.steps[0]} in A, {found.steps[1]} in B")
         lines += [f"schedule {name} differs" for name in found.schedules]
         lines.append("A and B are equal" if found.equal else "A and B differ")
-        _show(found.to_json(), lines, as_json=as_json)
+        show(found.to_json(), lines, as_json=as_json)
         return int(not found.equal)
 
     sys.exit(exit_code_of("checkpoint diff", run, failed=2))
 
 
 @checkpoint.command("compact")
-@click.argument("path", metavar="CHECKPOINT", type=_FOLDER)
-@click.option(
-    "--output", type=_FOLDER, help="The whole one's folder, instead of its own place."
-)
-@_JSON
+@click.argument("path", metavar="CHECKPOINT", type=FOLDER)
+@click.option("--output", type=FOLDER, help="The whole one's folder, instead of its own place.")
+@JSON
 def _compact(path: Path, *, output: Path | None, as_json: bool) -> None:
     """Make an increment whole, so that it needs no other checkpoint.
 
@@ -151,14 +123,14 @@ def _compact(path: Path, *, output: Path | None, as_json: bool) -> None:
         done = compact(path, output)
         size = f"{done.rows} rows, {done.bytes} bytes"
         was = f"merged from {done.layers} checkpoints" if done.layers > 1 else "whole already"
-        _show(done._asdict(), [f"{done.path}: {was}; {size}"], as_json=as_json)
+        show(done._asdict(), [f"{done.path}: {was}; {size}"], as_json=as_json)
         return 0
 
     sys.exit(exit_code_of("checkpoint compact", run))
 
 
 @checkpoint.command("export")
-@click.argument("checkpoint", type=_FOLDER)
+@click.argument("checkpoint", type=FOLDER)
 @click.option("--table", required=True, help="The table's name.")
 @click.option(
     "--format",
@@ -183,7 +155,7 @@ def export(checkpoint: Path, **options: Any) -> None:
 
     def run() -> int:
         done = export_table(checkpoint, **options)
-        echo(f"{_counted(done.rows, 'row')} in {', '.join(map(str, done.files))}", err=True)
+        echo(f"{counted(done.rows, 'row')} in {', '.join(map(str, done.files))}", err=True)
         return 0
 
     sys.exit(exit_code_of("export", run))
@@ -195,10 +167,10 @@ def export(checkpoint: Path, **options: Any) -> None:
 @click.option(
     "--into",
     required=True,
-    type=_FOLDER,
+    type=FOLDER,
     help="A checkpoint of the model: it says what the table is, and has all else.",
 )
-@click.option("--output", required=True, type=_FOLDER, help="The new checkpoint's folder.")
+@click.option("--output", required=True, type=FOLDER, help="The new checkpoint's folder.")
 @click.option(
     "--format",
     "form",
@@ -230,7 +202,7 @@ def export(checkpoint: Path, **options: Any) -> None:
     "--key",
     help="dcp: the tensor's name, or its end, as embedding_bags.ads; else that of --table.",
 )
-@_JSON
+@JSON
 def _import(source: Path, *, as_json: bool, **options: Any) -> None:
     """Write a checkpoint with the rows of SOURCE as one table.
 
@@ -248,24 +220,15 @@ def _import(source: Path, *, as_json: bool, **options: Any) -> None:
         done = import_table(
             table, into=options["into"], table=options["table"], output=options["output"]
         )
-        counted = f"{_counted(done.rows, 'row')} of table {done.table!r}"
-        lines = [f"{done.path}: {counted} imported, instead of {done.replaced}"]
-        _show(done._asdict(), lines, as_json=as_json)
+        imported = f"{counted(done.rows, 'row')} of table {done.table!r}"
+        lines = [f"{done.path}: {imported} imported, instead of {done.replaced}"]
+        show(done._asdict(), lines, as_json=as_json)
         return 0
 
     sys.exit(exit_code_of("checkpoint import", run))
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _words(listed: dict[str, Any]) -> dict[str, str]:
     """Return the truths of a listed checkpoint as words."""
     words = {True: "yes", False: "no", None: "-"}
     return {name: words[listed[name]] for name in ("whole", "consistent")}
-
-
-def _show(answer: Any, lines: list[str], *, as_json: bool) -> None:
-    shown = "\n".join(printable(line, lines=False) for line in lines)
-    click.echo(json.dumps(answer) if as_json else shown)
