@@ -32,7 +32,6 @@ from paramfleet_shared.tables.kernels.stepping.steps import (
     step_rows,
 )
 from paramfleet_shared.tables.memory.changes import (
-    LAST_GENERATION,
     NO_MARKS,
     Changed,
     ChangeMarks,
@@ -48,6 +47,7 @@ from paramfleet_shared.tables.memory.reservation import default_max_rows, reserv
 from paramfleet_shared.tables.partition import partition
 from paramfleet_shared.tables.routing import merge_by_inverse
 from paramfleet_shared.tables.rows.admission import Admission
+from paramfleet_shared.tables.rows.choosing import discounted
 from paramfleet_shared.tables.rows.ctr import ctr_layout_of, scores_of
 from paramfleet_shared.tables.rows.evicting import (
     AsOf,
@@ -389,6 +389,25 @@ class SparseShard:
         seen = self._seen[slots]
         return Worths(self._latest - seen[seen > 0], nothing)
 
+    def discount(self, ids: NDArray[np.int64], amounts: NDArray[np.float32]) -> None:
+        """Subtract from the ``delta_score`` of rows with an accessor what was written of it.
+
+        A row that has less was made anew meanwhile: it stays, as do ids without a row.
+
+        Args:
+            ids: int64 [n], each once.
+            amounts: float32 [n].
+
+        Raises:
+            RowShapeError: if an array has the wrong shape or type.
+        """
+        check_array(amounts, np.float32, (len(ids),), table=self.spec.name)
+        if self._ctr is None:
+            return
+        slots = self.find(ids)
+        self._put_aside(ids)
+        self._note_changed(discounted(self._floats[:, self._ctr.delta_score], slots, amounts))
+
     def create(self, ids: NDArray[np.int64]) -> None:
         """Make rows of those ids, int64 [n], that are unknown.
 
@@ -551,7 +570,9 @@ class SparseShard:
         where = self._index.live(start, start + count)
         return self.ids()[where].copy(), *self._columns(self._floats[where])
 
-    def image(self, *, save: str = "", since: str = "") -> ShardImage:
+    def image(
+        self, *, save: str = "", since: str = "", chain: str = "checkpoints"
+    ) -> ShardImage:
         """Take an image of the rows: ``read_image`` returns them as they are now.
 
         It costs a copy of each row that changes before it is read, until ``end_image``.
@@ -559,13 +580,15 @@ class SparseShard:
         Args:
             save: The name of the save that it is for, if changes are to be marked from now on.
             since: The name of an earlier one: the image says what changed since, if known.
+            chain: Of which saves it is one: those of others don't end what changed since one
+                of these.
         """
         counts = IndexCounts(self._index.free_slots(), self.num_turns, self._num_pushes)
         image = ShardImage(self.num_slots, self._rows.layout.pitch, self._growth, counts)
         image.keep_ids(counts.free, self.ids())
         self._images.append(image)
         if save:
-            image.changed = self._mark_from(save, since)
+            image.changed = self._mark_from(save, since, chain)
         return image
 
     def follow(self, reader: TouchedIds) -> None:
@@ -707,18 +730,13 @@ class SparseShard:
             for image in self._images:
                 image.keep(places, self.ids(), self._floats)
 
-    def _mark_from(self, save: str, since: str) -> Changed | None:
+    def _mark_from(self, save: str, since: str, chain: str) -> Changed | None:
         """Mark what changes from now on; return what changed since an earlier save."""
-        if self._changes is not None and self._changes.is_over:
-            self.end_marks()
         if self._changes is None:
-            self._changes, changed = ChangeMarks(self._index.max_rows, save), None
+            self._changes, changed = ChangeMarks(self._index.max_rows, save, chain), None
         else:
-            changed = self._changes.end(save, since)
-        if self._changes.is_over:  # this save knows, and the next begins anew
-            self._marks = (self._changes.marks, np.uint8(LAST_GENERATION))
-        else:
-            self._marks = (self._changes.marks, np.uint8(self._changes.generation))
+            changed = self._changes.end(save, since, chain, num_places=self.num_slots)
+        self._marks = (self._changes.marks, np.uint8(self._changes.generation))
         return changed
 
     def _note_changed(self, places: slice | NDArray[np.int64]) -> None:

@@ -20,6 +20,7 @@ __all__ = [
     "MOST_DIMENSIONS",
     "SEEN",
     "EntrySpec",
+    "ExportKind",
     "InitializerSpec",
     "NamedShape",
     "OptimizerSpec",
@@ -39,6 +40,8 @@ _EntryKind = Literal["none", "count_filter", "probability"]
 Tracks = Literal["none", "step", "hour"]
 Storage = Literal["float32", "float16", "bfloat16"]
 Rounding = Literal["stochastic", "nearest"]
+ExportKind = Literal["base", "delta"]
+"""What rows are chosen for (``rows.choosing``)."""
 
 GROUPS = "dense_N holds parameter group N of the optimizer, or fragment N of LocalSGD"
 """What the names of dense tables say."""

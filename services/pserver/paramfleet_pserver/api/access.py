@@ -19,7 +19,8 @@ __all__ = ["RIGHTS", "IssuedIncarnations"]
 RIGHTS: Rights = {
     **dict.fromkeys(
         (
-            "declare", "pull", "stage", "push", "step", "exchange", "survey", "remove", "void",
+            "declare", "pull", "stage", "push", "step", "exchange", "survey", "remove",
+            "discount", "void",
             "assign", "leave", "join", "begin", "settle", "progress", "wait_turn", "hold",
             "save", "saved", "load", "total", "answer", "states",
             "read_pass", "prepare_pass", "commit_pass", "abort_pass", "pass_state",
@@ -50,6 +51,7 @@ ACTING = frozenset(
         "void",
         "survey",
         "remove",
+        "discount",
         "assign",
         "leave",
         "wait_turn",

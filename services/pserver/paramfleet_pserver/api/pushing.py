@@ -10,9 +10,17 @@ from typing import Any
 from paramfleet_pserver.api.admission import Hold, admit, claim, creating
 from paramfleet_pserver.api.reading import reading
 from paramfleet_pserver.commands.machine import Outcome
-from paramfleet_pserver.commands.records import Contribute, Create, Exchange, Remove, Update
+from paramfleet_pserver.commands.records import (
+    Contribute,
+    Create,
+    Discount,
+    Exchange,
+    Remove,
+    Update,
+)
 from paramfleet_pserver.commands.taking import PartReply
 from paramfleet_pserver.requests.checked import ExchangeRequest, PullRequest, PushRequest
+from paramfleet_pserver.requests.discount_requests import DiscountRequest
 from paramfleet_pserver.requests.remove_requests import RemoveRequest
 from paramfleet_pserver.tables.owners import Owners
 from paramfleet_pserver.waiting.holding import Holding
@@ -207,6 +215,33 @@ async def remove_rows(
     await until_applied(training, outcome)
     assert outcome.removal is not None, "of a removal"
     return outcome.removal.num_rows
+
+
+async def discount_rows(
+    training: Training,
+    owners: Owners,
+    discount: DiscountRequest,
+    holding: Holding,
+    request: Request,
+) -> None:
+    """Subtract what an export has of the ``delta_score`` of rows.
+
+    Args:
+        training: Whose tables they are of.
+        owners: Who works on them.
+        discount: What is subtracted.
+        holding: What may keep it back.
+        request: What it came with.
+
+    Cancellation: what was begun is applied all the same.
+
+    Raises:
+        TablesDamagedError: if a change was applied in part, this one or one before.
+    """
+    command = Discount(discount)
+    hold = Hold(holding, discount.identity, request.deadline)
+    await admit(partial(training.machine.judge, command), owners, hold)
+    await until_applied(training, training.execute(command))
 
 
 async def until_applied(training: Training, outcome: Outcome) -> None:

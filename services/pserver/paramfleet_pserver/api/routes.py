@@ -21,6 +21,7 @@ from paramfleet_pserver.api.pushing import (
     answer_pull,
     apply_exchange,
     apply_push,
+    discount_rows,
     keep_push,
     remove_rows,
     take_step,
@@ -63,6 +64,7 @@ from paramfleet_pserver.requests.checked import (
     push_request,
 )
 from paramfleet_pserver.requests.dense_requests import assign_request, stage_request
+from paramfleet_pserver.requests.discount_requests import discount_request
 from paramfleet_pserver.requests.fields import Fields
 from paramfleet_pserver.requests.finite import check_change, check_values
 from paramfleet_pserver.requests.remove_requests import remove_request
@@ -96,8 +98,8 @@ from paramfleet_shared.values.ids import Rank, Step
 __all__ = ["OPERATIONS", "Routes"]
 
 OPERATIONS = (
-    "declare", "pull", "stage", "push", "step", "exchange", "survey", "remove", "void",
-    "assign", "leave",
+    "declare", "pull", "stage", "push", "step", "exchange", "survey", "remove",
+    "discount", "void", "assign", "leave",
     "join", "begin", "settle", "progress", "wait_turn", "hold", "save", "saved", "load",
     "status", "total", "answer", "states",
     "read_pass", "prepare_pass", "commit_pass", "abort_pass", "pass_state",
@@ -643,6 +645,13 @@ class Routes:
         remove = remove_request(request.message, self._store)
         num = await remove_rows(training, self._owners, remove, self._holding, request)
         return Message(fields={"removed": num})
+
+    async def discount(self, request: Request) -> Message:
+        """Subtract what an export has of the ``delta_score`` of rows."""
+        training = self._trained("discount")
+        discount = discount_request(request.message, self._store)
+        await discount_rows(training, self._owners, discount, self._holding, request)
+        return Message()
 
     async def survey(self, request: Request) -> Message:
         """Answer which rows of a table would be evicted first."""

@@ -23,7 +23,15 @@ from paramfleet_shared.tables.memory.image import RowSpace, ShardImage
 from paramfleet_shared.tables.rows.layout import RowLayout
 from paramfleet_shared.tables.spec import TableSpec
 
-__all__ = ["DenseImage", "Segment", "SparseImage", "StoreImage", "plan_chunks", "row_bytes_of"]
+__all__ = [
+    "DenseImage",
+    "Marks",
+    "Segment",
+    "SparseImage",
+    "StoreImage",
+    "plan_chunks",
+    "row_bytes_of",
+]
 
 SLICE_BYTES = 2 << 20
 """Of rows that are copied at a time: requests wait for their owner meanwhile."""
@@ -69,25 +77,35 @@ def plan_chunks(num_rows: Iterable[int], chunk_rows: int) -> list[list[Segment]]
     return chunks
 
 
+class Marks(NamedTuple):
+    """How an image marks rows that change after it, and tells those that changed before."""
+
+    save: str = ""
+    """The name of the save that it is for, if rows are to be marked."""
+    since: str = ""
+    """The name of an earlier one: rows that changed since are told from the others."""
+    chain: str = "checkpoints"
+    """Of which saves both are."""
+
+
 class StoreImage:
     """The tables of a server at the moment at which it was begun.
 
     Args:
         store: The tables.
         owners: Who works on them.
-        save: The name of the save that it is for, if rows that change later are to be marked.
-        since: The name of an earlier one: rows that changed since are told from the others.
+        marks: How rows are marked that change later.
     """
 
     def __init__(
-        self, store: TableStore, owners: Owners, *, save: str = "", since: str = ""
+        self, store: TableStore, owners: Owners, *, marks: "Marks | None" = None
     ) -> None:
         self.tables: list[SparseImage | DenseImage] = []
         self.versions = {table.spec.name: table.num_updates for table in store}
         """Updates of each table."""
         for table in store:
             if isinstance(table, SparseTable):
-                self.tables.append(SparseImage(table, owners, save=save, since=since))
+                self.tables.append(SparseImage(table, owners, marks=marks or Marks()))
             elif isinstance(table, DenseTable):
                 copies = store.has_room(table.spec.name, table.num_bytes)
                 self.tables.append(DenseImage(table, owners, copies=copies))
@@ -118,18 +136,15 @@ class SparseImage:
     Args:
         table: It.
         owners: Who copies rows.
-        save: As of ``StoreImage``.
-        since: The same.
+        marks: As of ``StoreImage``.
     """
 
     is_apart = True
 
-    def __init__(
-        self, table: SparseTable, owners: Owners, *, save: str = "", since: str = ""
-    ) -> None:
+    def __init__(self, table: SparseTable, owners: Owners, *, marks: "Marks") -> None:
         self.spec = table.spec
         self.row_bytes = row_bytes_of(table.spec)
-        self._save, self._since = save, since
+        self._marks = marks
         self._owners = owners
         self._blocks = table.blocks
         self._images = dict[int, ShardImage]()
@@ -139,7 +154,7 @@ class SparseImage:
         """Return what takes the image of each block."""
 
         def take(index: int, block: Block) -> None:
-            self._images[index] = block.rows.image(save=self._save, since=self._since)
+            self._images[index] = block.rows.image(**self._marks._asdict())
 
         return [
             Job(block.owner, 0, partial(take, index, block))

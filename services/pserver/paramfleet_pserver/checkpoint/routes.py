@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from paramfleet_pserver.checkpoint.apart import Apart, Taken
 from paramfleet_pserver.checkpoint.gathering import GONE, SILENT, Gathering, rules_of
-from paramfleet_pserver.checkpoint.images import StoreImage
+from paramfleet_pserver.checkpoint.images import Marks, StoreImage
 from paramfleet_pserver.checkpoint.saved_states import SavedStates
 from paramfleet_pserver.checkpoint.storage import (
     Loaded,
@@ -42,6 +42,7 @@ from paramfleet_shared.files.folders import CheckpointDirs
 from paramfleet_shared.net.rpc.server import Request
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message
 from paramfleet_shared.system.clock import Clock
+from paramfleet_shared.tables.rows.choosing import Choice
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.values.ids import Rank
 
@@ -136,7 +137,8 @@ class Checkpointing:
         Where it has a name of its own, ``apart``, it is answered when the image is taken, and
         ``saved`` says the rest. Where it names a ``chain``, rows that change are marked from
         then on, and only those are written that changed since another save, if that is known:
-        ``increment`` says so.
+        ``increment`` says so. Where it has a ``choice``, rows of tables with an accessor are
+        written by what they are worth instead, and the chain is one of exports.
 
         ``held`` says whether the hold was in force from its beginning until the image was
         taken; ``steps`` is how many steps of sync were applied before and after that.
@@ -198,8 +200,9 @@ class Checkpointing:
             positions, without = await self._positions(request.message, training)
             gathering = self._gathering(request.message, training)
             steps = [_steps_of(training)]
-            save, since = _chain_of(request.message)
-            image = StoreImage(self._store, self._owners, save=save, since=since)
+            choice = _choice_of(request.message)
+            marks = _marks_of(request.message, choice)
+            image = StoreImage(self._store, self._owners, marks=marks)
             await image.begun()
             steps.append(_steps_of(training))
         except BaseException:
@@ -207,8 +210,9 @@ class Checkpointing:
             if image is not None:
                 await image.end()
             raise
-        is_increment = bool(since) and image.knows_changes
-        work = self._write(image, directory, gathering, hold=name, only_changed=is_increment)
+        is_increment = bool(marks.since) and image.knows_changes
+        writing = {"only_changed": is_increment, "choice": choice}
+        work = self._write(image, directory, gathering, hold=name, writing=writing)
         written = asyncio.get_running_loop().create_task(work)
         written.add_done_callback(_note_seen)
         # Where it isn't apart, its tables must not change until they are read.
@@ -226,7 +230,7 @@ class Checkpointing:
         gathering: Gathering,
         *,
         hold: str,
-        only_changed: bool,
+        writing: Mapping[str, Any],
     ) -> Message:
         """Write an image, and end it; a hold of that name is ended, too."""
         paused_s = 0.0
@@ -236,7 +240,7 @@ class Checkpointing:
                 directory,
                 server=self._server,
                 gathering=gathering,
-                only_changed=only_changed,
+                **writing,
             )
         finally:
             paused_s += self.holding.end(hold)
@@ -477,22 +481,37 @@ def _steps_of(training: Training | None) -> int | None:
     return None if training is None else training.mode.applied
 
 
-def _chain_of(message: Message) -> tuple[str, str]:
-    """Return the identities of the save, and of the earlier one that it is an increment of.
+def _choice_of(message: Message) -> Choice | None:
+    """Return which rows of tables with an accessor are saved; None for all.
+
+    Raises:
+        MalformedMessageError: if it isn't one.
+    """
+    wire = message.fields.get("choice")
+    if wire is None:
+        return None
+    try:
+        return Choice.from_wire(wire)
+    except ValueError as error:
+        raise MalformedMessageError(where="save field 'choice'", rule=str(error)) from error
+
+
+def _marks_of(message: Message, choice: Choice | None) -> Marks:
+    """Return how rows are marked: by the identities of the save, and of an earlier one.
 
     Raises:
         MalformedMessageError: if one can't be an identity.
     """
     wire = message.fields.get("chain")
     if wire is None:
-        return "", ""
+        return Marks()
     chain = Fields(wire, where="save field 'chain'")
     save, since = chain.text("save"), chain.text("since")
     if not is_identity(save) or not (since == "" or is_identity(since)):
         raise MalformedMessageError(
             where="save field 'chain'", rule="needs identities of saves"
         )
-    return save, since
+    return Marks(save, since, "checkpoints" if choice is None else "exports")
 
 
 def _name_of(name: Any, field: str = "cut") -> str:

@@ -49,6 +49,7 @@ from paramfleet_shared.checkpoint.one_manifest import of_one_manifest
 from paramfleet_shared.checkpoint.saved_ids import check_not_negative, refuse_doubled
 from paramfleet_shared.tables.routing import route
 from paramfleet_shared.tables.rows.batch import RowIds
+from paramfleet_shared.tables.rows.choosing import Choice
 from paramfleet_shared.tables.rows.states import have_other_states, states_for
 from paramfleet_shared.tables.spec import TableSpec
 
@@ -87,6 +88,7 @@ async def save_tables(
     server: int,
     gathering: Gathering,
     only_changed: bool = False,
+    choice: Choice | None = None,
 ) -> Saved:
     """Write every table's part of this server.
 
@@ -96,6 +98,7 @@ async def save_tables(
         server: This server's index, part of the files' names.
         gathering: Adds the states that workers hold.
         only_changed: Whether rows are left out that haven't changed since the earlier save.
+        choice: Which rows of tables with an accessor are written; all if it isn't given.
 
     Raises:
         CheckpointWriteError: if the system refuses; files may be left behind.
@@ -108,13 +111,18 @@ async def save_tables(
             stem = f"{_stem(table.spec.name)}.server{server}"
             spec = gathering.spec(table.spec)
             if isinstance(table, SparseImage):
-                parts = _changed_rows if only_changed else _all_rows
-                number = 0
-                async for exported in parts(table, _chunk_rows(spec), files):
+                number, chunk_rows = 0, _chunk_rows(spec)
+                if choice is not None and table.spec.optimizer.num_counts:
+                    parts = _chosen_rows(table, chunk_rows, files, choice)
+                elif only_changed:
+                    parts = table.changed_parts(chunk_rows)  # few: gathered as they come
+                else:
+                    parts = _all_rows(table, chunk_rows, files)
+                async for exported in parts:
                     part = await gathering.with_states(spec, exported)
                     await files.write(f"{stem}.{number:05d}.safetensors", spec, part)
                     number += 1
-                gone = table.removed()
+                gone = await asyncio.to_thread(table.removed)
                 if only_changed and len(gone):
                     name = f"{stem}.removed.safetensors"
                     write = partial(
@@ -145,11 +153,21 @@ async def _all_rows(
             yield part
 
 
-def _changed_rows(
-    table: SparseImage, chunk_rows: int, files: FileWriter
+async def _chosen_rows(
+    table: SparseImage, chunk_rows: int, files: FileWriter, choice: Choice
 ) -> AsyncIterator[FilePart]:
-    del files  # there are few: what changed is gathered as it comes
-    return table.changed_parts(chunk_rows)
+    """Yield rows that are chosen; they are weighed when their owner has copied them."""
+    async for part in _all_rows(table, chunk_rows, files):
+        chosen = await asyncio.to_thread(_chosen, table.spec, part, choice)
+        if chosen.num_rows:
+            yield chosen
+
+
+def _chosen(spec: TableSpec, part: FilePart, choice: Choice) -> FilePart:
+    """Return copies of the rows that are chosen."""
+    assert part.ids is not None, "rows have ids"
+    rows = choice.rows(spec, part.values, part.states)
+    return FilePart(ids=part.ids[rows], values=part.values[rows], states=part.states[rows])
 
 
 async def load_tables(  # noqa: PLR0913 (all but the first three by keyword)

@@ -26,6 +26,7 @@ from paramfleet_pserver.commands.records import (
     Confirm,
     Contribute,
     Create,
+    Discount,
     Exchange,
     Fence,
     Join,
@@ -52,6 +53,7 @@ from paramfleet_pserver.requests.checked import (
     spec_of,
 )
 from paramfleet_pserver.requests.dense_requests import assign_request
+from paramfleet_pserver.requests.discount_requests import discount_request
 from paramfleet_pserver.requests.fields import Fields
 from paramfleet_pserver.requests.remove_requests import remove_request
 from paramfleet_pserver.requests.table_codec import describe_table, read_table
@@ -121,6 +123,17 @@ def _describe_remove(command: Remove) -> _Described:
     tensors = {"0.ids": remove.rows.ids, "0.offsets": remove.rows.offsets}
     about = {**remove.identity.fields(), "step": remove.step}
     return {**about, "table": remove.table.spec.name}, tensors
+
+
+def _describe_discount(command: Discount) -> _Described:
+    discount = command.discount
+    rows, about = discount.rows, {**discount.identity.fields(), "step": discount.step}
+    tensors: dict[str, NDArray[Any]] = {
+        "0.ids": rows.ids,
+        "0.offsets": rows.offsets,
+        "0.amounts": discount.amounts,
+    }
+    return {**about, "table": discount.table.spec.name}, tensors
 
 
 def _describe_push(command: Update | Contribute) -> _Described:
@@ -319,6 +332,7 @@ def _read_make(message: Message, _store: TableStore) -> Make:
 _KINDS: Mapping[type, str] = {
     Create: "create",
     Remove: "remove",
+    Discount: "discount",
     Update: "update",
     Contribute: "contribute",
     Exchange: "exchange",
@@ -345,6 +359,7 @@ _KINDS: Mapping[type, str] = {
 _DESCRIBED: Mapping[type, Callable[[Any], _Described]] = {
     Create: _describe_create,
     Remove: _describe_remove,
+    Discount: _describe_discount,
     Update: _describe_push,
     Contribute: _describe_push,
     Exchange: _describe_exchange,
@@ -371,6 +386,7 @@ _DESCRIBED: Mapping[type, Callable[[Any], _Described]] = {
 _READERS: Mapping[str, Callable[[Message, TableStore], Command]] = {
     "create": _read_create,
     "remove": lambda message, store: Remove(remove_request(message, store)),
+    "discount": lambda message, store: Discount(discount_request(message, store)),
     "update": lambda message, store: Update(push_request(message, store, pieces=True)),
     "contribute": lambda message, store: Contribute(push_request(message, store)),
     "exchange": lambda message, store: Exchange(exchange_request(message, store)),

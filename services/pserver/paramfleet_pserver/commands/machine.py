@@ -32,6 +32,7 @@ from paramfleet_pserver.commands.records import (
     Confirm,
     Contribute,
     Create,
+    Discount,
     Exchange,
     Fence,
     Join,
@@ -62,6 +63,7 @@ from paramfleet_pserver.requests.checked import (
     PushPart,
     PushRequest,
 )
+from paramfleet_pserver.requests.discount_requests import DiscountRequest
 from paramfleet_pserver.requests.remove_requests import RemoveRequest
 from paramfleet_pserver.tables.capacity import Claims
 from paramfleet_pserver.tables.owners import Job, Owners, when_done
@@ -200,11 +202,11 @@ class Machine:
             raise UnknownWorkerError(rank=rank)
 
     def judge(
-        self, command: Update | Contribute | Exchange | Remove
+        self, command: Update | Contribute | Exchange | Remove | Discount
     ) -> Sequence[PushPart] | Sequence[ExchangePart]:
         """Return the parts of a change that it would apply, and change nothing.
 
-        A removal has none.
+        A removal has none, nor has a discount.
 
         Raises:
             TablesDamagedError: if a change was applied in part.
@@ -231,6 +233,10 @@ class Machine:
                 if self.identities.check(remove.identity):
                     self.gate.check(remove.rank, remove.step)
                     self.mode.check_removal(remove)
+                return ()
+            case Discount(discount):
+                self.check_rank(discount.rank)
+                self.identities.check(discount.identity)
                 return ()
             case Exchange(exchange):
                 self._exchanging("exchange")
@@ -301,8 +307,8 @@ class Machine:
                 outcome = self._exchange(exchange, claims)
             case Create():
                 outcome = self._create(command, reads, claims, alone=alone)
-            case Remove(remove):
-                outcome = self._remove(remove)
+            case Remove() | Discount():
+                outcome = self._touch(command)
             case Assign():
                 outcome = self._assign(command)
             case Prepare() | CommitPass() | AbortPass():
@@ -576,6 +582,11 @@ class Machine:
         when_done(applied, lambda _: claims.release())
         return Outcome(applied=applied)
 
+    def _touch(self, command: Remove | Discount) -> Outcome:
+        if isinstance(command, Remove):
+            return self._remove(command.remove)
+        return self._discount(command.discount)
+
     def _remove(self, remove: RemoveRequest) -> Outcome:
         self.judge(Remove(remove))
         if not self.identities.check(remove.identity):
@@ -589,6 +600,16 @@ class Machine:
         removal = Removal(remove.identity, applied, counts)
         self.removals[remove.rank] = removal
         return Outcome(applied=applied, removal=removal)
+
+    def _discount(self, discount: DiscountRequest) -> Outcome:
+        self.judge(Discount(discount))
+        if not self.identities.check(discount.identity):
+            return self._done(is_fresh=False, is_changed=False)
+        self.identities.record(discount.identity)
+        jobs = discount.table.discount_jobs(discount.rows, discount.amounts)
+        applied = self.owners.start(jobs)
+        when_done(applied, partial(self._note_end, discount.step, (), Claims()))
+        return Outcome(applied=applied)
 
     def _removed_before(self, remove: RemoveRequest) -> Outcome:
         """Return what has become of a removal that is sent again, and remove nothing."""

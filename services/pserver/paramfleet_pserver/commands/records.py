@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from paramfleet_pserver.requests.checked import ExchangeRequest, PushRequest
 from paramfleet_pserver.requests.dense_requests import AssignRequest
+from paramfleet_pserver.requests.discount_requests import DiscountRequest
 from paramfleet_pserver.requests.pass_requests import PrepareRequest
 from paramfleet_pserver.requests.remove_requests import RemoveRequest
 from paramfleet_pserver.tables.table import SparseTable, Table
@@ -33,6 +34,7 @@ __all__ = [
     "Confirm",
     "Contribute",
     "Create",
+    "Discount",
     "Exchange",
     "Fence",
     "Join",
@@ -63,6 +65,13 @@ class Remove:
     """Rows are removed; who names one later creates it anew."""
 
     remove: RemoveRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Discount:
+    """What an export has of the ``delta_score`` of rows is subtracted."""
+
+    discount: DiscountRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +285,7 @@ PassCommand = Prepare | CommitPass | AbortPass
 Command = (
     Create
     | Remove
+    | Discount
     | Update
     | Contribute
     | Exchange

@@ -20,6 +20,7 @@ from paramfleet_pserver.commands.records import (
     Begin,
     Command,
     Contribute,
+    Discount,
     Exchange,
     Load,
     Remove,
@@ -380,7 +381,9 @@ def _nothing() -> None:
 
 def _identity_of(command: Command) -> ChangeIdentity | None:
     match command:
-        case Update(change) | Contribute(change) | Exchange(change) | Remove(change):
+        case Update(change) | Contribute(change) | Exchange(change):
+            return change.identity
+        case Remove(change) | Discount(change):
             return change.identity
         case Void(identity) | Begin(identity):
             return identity

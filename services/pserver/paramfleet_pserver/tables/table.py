@@ -340,6 +340,19 @@ class SparseTable(Table):
         split = self._split(rows)
         return [Job(block.owner, len(own), partial(act, block, own)) for block, own in split]
 
+    def discount_jobs(self, rows: RowIds, amounts: NDArray[np.float32]) -> list[Job]:
+        """Subtract amounts, float32 [n], from what rows have of ``delta_score``."""
+
+        def act(block: Block, where: slice) -> None:
+            block.rows.discount(rows.ids[where], amounts[where])
+
+        wheres = [(block, rows.within(block.shards)) for block in self.blocks]
+        return [
+            Job(block.owner, where.stop - where.start, partial(act, block, where))
+            for block, where in wheres
+            if where.stop > where.start
+        ]
+
     def _split(self, rows: RowIds) -> Iterator[tuple[Block, NDArray[np.int64]]]:
         """Yield the blocks that some of the ids belong to, with these."""
         for block in self.blocks:

@@ -17,7 +17,7 @@ from paramfleet_shared.tables.memory.reservation import reserve
 __all__ = ["LAST_GENERATION", "NO_MARKS", "ChangeMarks", "Changed"]
 
 LAST_GENERATION = 255
-"""Behind it marking begins anew, and the next save is a whole one."""
+"""Generations are numbered anew before it is over."""
 
 MOST_REMOVED = 1 << 22
 """Ids of removed rows that are kept, beside a quarter of the places; the same beyond."""
@@ -30,25 +30,36 @@ class Changed(NamedTuple):
 
     since: int
     """A generation: rows of later ones changed."""
-    removed: NDArray[np.int64]
-    """Ids of rows that were removed, each once; some may have a row again."""
+    pieces: tuple[NDArray[np.int64], ...]
+    """Ids of rows that were removed."""
+
+    @property
+    def removed(self) -> NDArray[np.int64]:
+        """Return these ids, each once, sorted; some may have a row again.
+
+        There may be millions: whoever owns the rows has no time for it.
+        """
+        return np.unique(np.concatenate([np.empty(0, np.int64), *self.pieces]))
 
 
 class ChangeMarks:
     """The marks of one shard. Its owner's thread uses them.
 
+    Several chains of saves share them, each since a save of its own.
+
     Args:
         max_rows: Places that the shard may have.
         save: The save with which marking begins.
+        chain: Of which chain that is.
     """
 
-    def __init__(self, max_rows: int, save: str) -> None:
+    def __init__(self, max_rows: int, save: str, chain: str) -> None:
         self.marks = reserve(max_rows, np.uint8)
         """Of each place: the generation of its last change. [max_rows]"""
         self.generation = 1
         """What a row that changes now is marked with."""
-        self._saves = {save: 0}
-        """The generations that recent saves ended, by their names."""
+        self._saves = {chain: {save: 0}}
+        """The generations that recent saves of each chain ended, by their names."""
         self._removed: list[tuple[int, NDArray[np.int64]]] = []
         self._num_removed = 0
 
@@ -69,35 +80,45 @@ class ChangeMarks:
         self._merge()
         return self._num_removed <= MOST_REMOVED + num_places // 4
 
-    def end(self, save: str, since: str) -> Changed | None:
-        """End a generation with a save; return what changed since another one.
+    def end(self, save: str, since: str, chain: str, *, num_places: int) -> Changed | None:
+        """End a generation with a save; return what changed since another one of its chain.
 
         Args:
             save: Its name.
-            since: The name of the other one. What older ones need is dropped.
+            since: The name of the other one. What older ones of the chain need is dropped.
+            chain: The name of the chain.
+            num_places: Of the shard.
 
         Returns:
             None if that one isn't known.
         """
-        base = self._saves.get(since)
-        self._saves = {save: self.generation}
-        if base is None:
-            self._removed, self._num_removed = [], 0
-        else:
-            self._saves[since] = base
-            self._removed = [each for each in self._removed if each[0] > base]
-            self._num_removed = sum(len(ids) for _, ids in self._removed)
+        if self.generation == LAST_GENERATION:
+            self._renumber(num_places)
+        own = self._saves.pop(chain, {})
+        kept = {name: generation for name, generation in own.items() if name == since}
+        self._saves[chain] = {**kept, save: self.generation}
+        oldest = min(min(saves.values()) for saves in self._saves.values())
+        self._removed = [each for each in self._removed if each[0] > oldest]
+        self._num_removed = sum(len(ids) for _, ids in self._removed)
         self.generation += 1
-        return None if base is None else Changed(base, self._ids())
+        base = kept.get(since)
+        if base is None:
+            return None
+        return Changed(base, tuple(ids for number, ids in self._removed if number > base))
 
-    @property
-    def is_over(self) -> bool:
-        """Return whether there are no more generations."""
-        return self.generation > LAST_GENERATION
-
-    def _ids(self) -> NDArray[np.int64]:
-        ids = [np.empty(0, np.int64), *(ids for _, ids in self._removed)]
-        return np.unique(np.concatenate(ids))
+    def _renumber(self, num_places: int) -> None:
+        """Count generations from 0 again: only which saves came before a change matters."""
+        known = {generation for saves in self._saves.values() for generation in saves.values()}
+        ends = np.array(sorted(known))
+        fewer = np.searchsorted(ends, np.arange(LAST_GENERATION + 1)).astype(np.uint8)
+        marks = self.marks[:num_places]
+        marks[:] = np.frombuffer(marks.tobytes().translate(fewer.tobytes()), np.uint8)
+        self._saves = {
+            chain: {name: int(fewer[generation]) for name, generation in saves.items()}
+            for chain, saves in self._saves.items()
+        }
+        self._removed = [(int(fewer[generation]), ids) for generation, ids in self._removed]
+        self.generation = len(ends)
 
     def _merge(self) -> None:
         """Keep each id once, with its last generation."""

@@ -14,7 +14,7 @@ import pytest
 
 from paramfleet_pserver.checkpoint.apart import Apart, Taken
 from paramfleet_pserver.checkpoint.gathering import Gathering
-from paramfleet_pserver.checkpoint.images import StoreImage
+from paramfleet_pserver.checkpoint.images import Marks, StoreImage
 from paramfleet_pserver.checkpoint.storage import Saved, save_tables
 from paramfleet_pserver.commands.removing import remove_rows
 from paramfleet_pserver.tables.owners import Owners
@@ -174,7 +174,7 @@ async def test_a_second_attempt_leaves_only_files_that_it_names_and_those_of_oth
     tmp_path: Path,
 ) -> None:
     async with tables() as (store, owners, table):
-        first = StoreImage(store, owners, save="1" * 32)
+        first = StoreImage(store, owners, marks=Marks("1" * 32))
         await first.begun()
         await first.end()
         gone = route(np.arange(50), 8)
@@ -184,7 +184,7 @@ async def test_a_second_attempt_leaves_only_files_that_it_names_and_those_of_oth
         (tmp_path / "another.txt").write_text("of worker 0")
 
         async def save(server: int, *, since: str) -> list[str]:
-            image = StoreImage(store, owners, save="2" * 32, since=since)
+            image = StoreImage(store, owners, marks=Marks("2" * 32, since))
             await image.begun()
             saved = await save_tables(
                 image,

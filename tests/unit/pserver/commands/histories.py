@@ -76,7 +76,7 @@ class Deed:
 
 def deeds() -> st.SearchStrategy[list[Deed]]:
     kinds = ["change"] * 8 + ["create", "assign", "leave", "lose", "fence", "limit", "join"]
-    kinds += ["remove"] * 2 + ["void"] + ["commit"] * 3 + ["abort"]
+    kinds += ["remove"] * 2 + ["discount"] * 2 + ["void"] + ["commit"] * 3 + ["abort"]
     deed = st.builds(
         Deed,
         kind=st.sampled_from(kinds),
@@ -120,7 +120,7 @@ class History:
         if deed.kind in plain:
             return plain[deed.kind]
         made = {"create": self._create, "assign": self._assign, "change": self._change}
-        made |= {"remove": self._remove, "void": self._void}
+        made |= {"remove": self._remove, "void": self._void, "discount": self._discount}
         made |= {"commit": self._end_pass, "abort": self._end_pass}
         return command_of(made[deed.kind](deed), self._store)
 
@@ -135,6 +135,15 @@ class History:
         table = "rows" if "rows" in deed.tables else "half"
         fields = {"kind": "remove", **self._name(deed), "step": deed.step, "table": table}
         return Message(fields=fields, tensors=tensors)
+
+    def _discount(self, deed: Deed) -> Message:
+        if not self._store.find("rows").spec.optimizer.num_counts:
+            return self._remove(deed)
+        routed = route(np.unique(np.array(deed.ids, np.int64)), SHARDS)
+        amounts = np.random.default_rng(deed.seed).random(len(routed.ids)).astype(np.float32)
+        tensors: dict[str, Any] = {"0.ids": routed.ids, "0.offsets": routed.offsets}
+        fields = {"kind": "discount", **self._name(deed), "step": deed.step, "table": "rows"}
+        return Message(fields=fields, tensors=tensors | {"0.amounts": amounts})
 
     def _assign(self, deed: Deed) -> Message:
         values = np.random.default_rng(deed.seed).normal(size=SIZE).astype(np.float32)

@@ -85,18 +85,53 @@ def test_only_rows_that_changed_are_in_it() -> None:
     assert sorted(found.tolist()) == [5, 6, 7, 9, 2000]
 
 
-def test_marking_begins_anew_where_generations_or_room_for_removed_ids_end(
+def test_generations_are_numbered_anew_and_marking_goes_on() -> None:
+    rows = shard()
+    act(rows, ("create", [*range(10)], 1))
+    held = whole(rows, "0")
+    seen = by_id(rows.export(0, rows.num_slots))
+    rows.end_image(rows.image(save="seldom", chain="exports"))
+    for number in range(1, 2 * changes.LAST_GENERATION):
+        act(rows, ("push", [number % 9], number))
+        if number == changes.LAST_GENERATION:
+            act(rows, ("remove", [8], 1))
+        held = saved(rows, held, save=str(number), since=str(number - 1))
+        assert held == by_id(rows.export(0, rows.num_slots))
+
+    image = rows.image(save="next", since="seldom", chain="exports")
+    found = by_id(rows.read_image(image, 0, 99, changed=True))
+    assert image.changed is not None
+    assert image.changed.removed.tolist() == [8]
+    assert {**seen, **found} == held
+    assert 9 not in found, "only what changed"
+
+
+def test_chains_of_saves_do_not_end_each_other() -> None:
+    rows = shard()
+    act(rows, ("create", [*range(10)], 1))
+    rows.end_image(rows.image(save="a"))
+    act(rows, ("push", [1], 1))
+    rows.end_image(rows.image(save="b", chain="exports"))
+    act(rows, ("push", [2], 1))
+    act(rows, ("remove", [3], 1))
+    rows.end_image(rows.image(save="c", since="a"))
+    act(rows, ("push", [4], 1))
+
+    image = rows.image(save="d", since="b", chain="exports")
+    found, _, _ = rows.read_image(image, 0, 99, changed=True)
+
+    assert image.changed is not None
+    assert sorted(found.tolist()) == [2, 4]
+    assert image.changed.removed.tolist() == [3]
+    assert rows.image(save="e", since="c", chain="exports").changed is None, "of another chain"
+
+
+def test_marking_begins_anew_where_room_for_removed_ids_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rows = shard()
     act(rows, ("create", [*range(10)], 1))
-    held = whole(rows, "0")
-    for number in range(1, changes.LAST_GENERATION + 1):
-        act(rows, ("push", [number % 10], number))
-        held = saved(rows, held, save=str(number), since=str(number - 1))
-        assert held == by_id(rows.export(0, rows.num_slots))
-    assert rows.image(save="x", since=str(changes.LAST_GENERATION)).changed is None
-
+    whole(rows, "x")
     monkeypatch.setattr(changes, "MOST_REMOVED", 3)
     act(rows, ("remove", [0, 1, 2], 1))
     act(rows, ("create", [0, 1, 2], 1))
