@@ -32,7 +32,8 @@ class Shrinking:
         Counts of a row with an accessor fade by ``show_click_decay_rate`` for each day since it
         was seen last; the row itself keeps them as they were until it is seen again. Rows
         of tables with ``unseen_hours`` keep the hour: that of ``date``, if it is a datetime,
-        else the day's first one. Every worker calls it.
+        else the day's first one. Tables whose accessor counts days by saves are left out. Every
+        worker calls it.
 
         Args:
             date: A date, a datetime, or a text like ``"20261126"``.
@@ -44,7 +45,7 @@ class Shrinking:
         day = _day_of(date)
         hour = date.hour if isinstance(date, dt.datetime) else 0
         for table, _ in self._trained("set_date").tables.sparse:
-            if table.accessor is not None:
+            if table.accessor is not None and not table.counts_days:
                 table.day = day
             elif table.kept_as.tracks == "hour":
                 table.hour = 24 * day + hour

@@ -23,6 +23,9 @@ FLEETS = (
     "show_click_decay_rate",
     "delete_threshold",
     "delete_after_unseen_days",
+    "base_threshold",
+    "delta_threshold",
+    "delta_keep_days",
     "show_scale",
     "zero_init",
 )
@@ -151,6 +154,13 @@ class CtrAccessor:
         show_click_decay_rate: What is left of show and click after a day (``fleet.set_date``).
         delete_threshold: ``fleet.shrink`` removes a row whose score is less.
         delete_after_unseen_days: And one that wasn't seen for more days.
+        base_threshold: Bases and deltas of ``fleet.save_inference_model`` hold no row whose
+            score is less.
+        delta_threshold: Deltas hold no row whose score grew by less since it was written last.
+        delta_keep_days: Both hold no row that wasn't seen for more days.
+        days_by: ``"date"``: days are those of ``fleet.set_date``. ``"saves"``: each
+            ``fleet.save_persistables(..., mode=3)`` ends a day, as with Fleet's counters, and
+            ``set_date`` leaves the table out.
         show_scale: Whether Adagrads divide gradients by the shows of the step.
         zero_init: Whether first weights begin as 0.
         grad_scale: ``"show"`` or ``"mean"``.
@@ -168,10 +178,14 @@ class CtrAccessor:
     show_click_decay_rate: float = 0.98
     delete_threshold: float = 0.8
     delete_after_unseen_days: int = 30
+    base_threshold: float = 1.5
+    delta_threshold: float = 0.25
+    delta_keep_days: int = 16
     show_scale: bool = True
     zero_init: bool = True
     grad_scale: Literal["show", "mean"] = "show"
     cvm: bool = False
+    days_by: Literal["date", "saves"] = "date"
     embed: SparseRule = field(default_factory=SparseRule)
     embedx: SparseRule = field(default_factory=SparseRule)
     rule: OptimizerSpec = field(init=False, repr=False, compare=False)
@@ -183,6 +197,9 @@ class CtrAccessor:
             if not isinstance(value, SparseRule):
                 made = "must be made by fleet.nn.SparseRule(...)"
                 raise AccessorOptionError(option=option, value=shown(value), rule=made)
+        if self.days_by not in {"date", "saves"}:
+            known = 'must be "date" or "saves"'
+            raise AccessorOptionError(option="days_by", value=shown(self.days_by), rule=known)
         constants = {name: getattr(self, name) for name in (*FLEETS, "grad_scale")}
         constants |= self.embed.of_part("embed") | self.embedx.of_part("embedx")
         try:
@@ -193,6 +210,11 @@ class CtrAccessor:
                 option=option, value=shown(constants.get(option)), rule=error.rule
             ) from error
         object.__setattr__(self, "rule", rule)
+
+    @property
+    def first_day(self) -> int:
+        """Return which day it is before anything said so; 0 for none."""
+        return int(self.days_by == "saves")
 
     @property
     def num_counts(self) -> int:

@@ -64,11 +64,7 @@ _NO_MATTER = (
 )
 """About Fleet's own servers and files: taken, and of no meaning here."""
 
-_BASES = "bases and deltas aren't saved yet: leave it out"
 _AS_FLEET: dict[str, tuple[Any, str]] = {
-    "base_threshold": (1.5, _BASES),
-    "delta_threshold": (0.25, _BASES),
-    "delta_keep_days": (16, _BASES),
     "ssd_unseenday_threshold": (1, "rows are in memory: leave it out"),
     "enable_revert": (False, "load a checkpoint instead"),
     "load_filter_slots": ([], "slots of rows aren't kept: leave it out"),

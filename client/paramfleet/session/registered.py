@@ -82,6 +82,8 @@ class SavedProgress:
     """By the workers' ranks, and the names of what was registered."""
     not_saved: dict[str, str] = field(default_factory=dict)
     """What is lacking, and why."""
+    days: dict[str, int] = field(default_factory=dict)
+    """Which day it was, of tables that count days by saves."""
 
 
 class Registered:

@@ -47,6 +47,8 @@ def progress_to_write(progress: SavedProgress) -> StateToWrite:
         "workers": progress.workers,
         "pending": progress.pending,
     }
+    if progress.days:  # which checkpoints of before don't have
+        documents["days"] = progress.days
     not_saved = progress.not_saved | refused
     if not_saved:
         log.warning("worker.progress_not_saved", extra={"left_out": not_saved})
@@ -75,7 +77,7 @@ def read_progress(folder: Path, manifest: Manifest) -> SavedProgress | None:
 def _progress_of(saved: SavedModule, arrays: "Mapping[str, NDArray[Any]]") -> SavedProgress:
     documents = dict(saved.extra)
     steps, workers = documents.pop("steps"), documents.pop("workers")
-    pending = documents.pop("pending")
+    pending, days = documents.pop("pending"), documents.pop("days", {})
     if type(pending) is not list or any(type(each) is not str for each in pending):
         raise ValueError("pending is no list of names")
     progress = SavedProgress(
@@ -83,6 +85,7 @@ def _progress_of(saved: SavedModule, arrays: "Mapping[str, NDArray[Any]]") -> Sa
         workers=whole(workers, "workers", least=1),
         pending=pending,
         not_saved=dict(saved.not_saved),
+        days={name: whole(day, f"days of {name!r}") for name, day in dict(days).items()},
     )
     for path, document in documents.items():
         value = from_document(document, arrays)

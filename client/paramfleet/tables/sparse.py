@@ -160,8 +160,8 @@ class SparseTable:
         self.name = name
         self.accessor = kept_as.accessor
         self.num_counts = 0 if self.accessor is None else self.accessor.num_counts
-        self.day = 0
-        """Of rows with an accessor: today, from 1970; 0 for none."""
+        self.day = 0 if self.accessor is None else self.accessor.first_day
+        """Of rows with an accessor: today, from 1970, or counted by saves; 0 for none."""
         self.step = 0
         """Which step of this worker is being taken, from 1, or was taken last."""
         self.hour = 0
@@ -198,11 +198,17 @@ class SparseTable:
         assert not self.in_use, "rows have their width"
         self.accessor = accessor
         self.num_counts = accessor.num_counts
+        self.day = accessor.first_day
         self.dim += accessor.num_hidden
         self.weight.data = self.weight.data.new_empty((0, self.dim - self.num_counts))
         if self.has_default_values:
             self.initializer = accessor.initializer
         self.kept_as = self.kept_as._replace(accessor=accessor)
+
+    @property
+    def counts_days(self) -> bool:
+        """Whether each save of a batch model ends a day of its rows."""
+        return self.accessor is not None and self.accessor.days_by == "saves"
 
     @property
     def now(self) -> int:

@@ -6,7 +6,7 @@ step does is the mode's business.
 """
 
 import logging
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, overload
@@ -211,11 +211,18 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.mode = replace(self.mode, **{name: value})
         self.running.adjust(self.mode)
 
-    def go_on_from(self, steps: int) -> None:
-        """Count from the steps that a checkpoint's model has taken."""
+    def go_on_from(self, steps: int, days: Mapping[str, int] | None = None) -> None:
+        """Count from the steps that a checkpoint's model has taken.
+
+        Args:
+            steps: They.
+            days: Which day it is, of tables that count days by saves.
+        """
         self.num_steps = self.num_begun = steps
         for table, _ in self.tables.sparse:
             table.step = steps
+            if days is not None and table.counts_days:
+                table.day = days.get(table.name, table.day)
         self.running.fresh.go_on_from(steps)
 
     @contextmanager

@@ -63,15 +63,16 @@ def are_finite(values: NDArray[np.float32]) -> bool:
     return all(bool(np.isfinite(flat[at : at + _PIECE]).all()) for at in starts)
 
 
-def row_file_name(table: str, taken: set[str]) -> str:
+def row_file_name(table: str, taken: set[str], *, kind: str = "rows") -> str:
     """Return the name of a table's file: no other's, on any file system.
 
     Args:
         table: Its name.
         taken: Names of other files of the folder, in small letters; the new one is added.
+        kind: What the file has of the table.
     """
     safe = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in table)
-    stem = f"rows.{safe[:_MAX_STEM]}"
+    stem = f"{kind}.{safe[:_MAX_STEM]}"
     name, number = f"{stem}.safetensors", 1
     while name.casefold() in taken:
         number += 1

@@ -100,7 +100,7 @@ def taking_progress(
     taking = registered.taking(saved, rank=rank, workers=workers, positions=positions)
     with taking as lacking:
         yield list(lacking)
-    optimizer.go_on_from(saved.steps)
+    optimizer.go_on_from(saved.steps, saved.days)
     if lacking:
         remedy = "they stay as they are; the epoch of a position begins anew"
         if workers != saved.workers and registered.has_positions:
@@ -149,6 +149,7 @@ def plain_of(progress: SavedProgress | None) -> Any:
         "pending": progress.pending,
         "positions": [[rank, states] for rank, states in progress.positions.items()],
         "not_saved": progress.not_saved,
+        "days": progress.days,
     }
 
 

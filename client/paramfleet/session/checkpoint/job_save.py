@@ -23,6 +23,7 @@ from paramfleet_shared.checkpoint.manifest import (
     write_manifest,
 )
 from paramfleet_shared.net.wire.message import Message
+from paramfleet_shared.tables.rows.choosing import Choice
 
 if TYPE_CHECKING:
     import torch
@@ -77,10 +78,16 @@ class Chain(NamedTuple):
     """Its own identity: what others are increments of."""
     base: Base | None = None
     """What it may be an increment of; None makes it whole."""
+    choice: Choice | None = None
+    """Which rows it holds, if it is an export."""
 
-    def to_wire(self) -> dict[str, str]:
-        """Return plain values."""
-        return {"save": self.save, "since": "" if self.base is None else self.base.save}
+    def to_wire(self) -> dict[str, Any]:
+        """Return fields of ``save``."""
+        since = "" if self.base is None else self.base.save
+        fields: dict[str, Any] = {"chain": {"save": self.save, "since": since}}
+        if self.choice is not None:
+            fields["choice"] = self.choice.to_wire()
+        return fields
 
 
 class JobSave:
@@ -135,7 +142,7 @@ class JobSave:
                 str(folder),
                 in_sync=in_sync,
                 clock=communicator.clock,
-                more=more if chain is None else {**more, "chain": chain.to_wire()},
+                more=more if chain is None else {**more, **chain.to_wire()},
             )
         )
         return cls(job, folder, begun, beside(begun.answers[0]), chain)

@@ -15,19 +15,36 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from paramfleet.config.errors import CallOrderError
 from paramfleet.model_state.one_checkpoint import folder_to_load
 from paramfleet.model_state.plain import unpack
 from paramfleet.model_state.saved_state import buffers_to_load, plain_state
+from paramfleet.serving.manifest import Release
 from paramfleet.serving.unknown import Policy, UnknownOf, chosen_of
 from paramfleet.session.backends.resuming import (
     taking_progress,
 )
 from paramfleet.session.checkpoint.background import BackgroundSaves
 from paramfleet.session.checkpoint.cuts import ATTEMPTS
-from paramfleet.session.checkpoint.exporting import finish_export, write_rows
+from paramfleet.session.checkpoint.exports.chain import ExportChain
+from paramfleet.session.checkpoint.exports.modes import (
+    BATCH_MODEL,
+    NoBaseError,
+    check_mode,
+    kind_of_mode,
+)
+from paramfleet.session.checkpoint.exports.writing import (
+    Held,
+    Pick,
+    Picked,
+    finish_export,
+    picked_of,
+    read_tables,
+    write_rows,
+)
 from paramfleet.session.checkpoint.job_save import Beside, Chain, JobSave
 from paramfleet.session.checkpoint.local_state import export_tables, tables_to_load
 from paramfleet.session.checkpoint.numbered import (
@@ -62,8 +79,10 @@ from paramfleet.training.modes.base import Mode
 from paramfleet.training.modes.local import LocalMode
 from paramfleet.training.optimizer import DistributedOptimizer
 from paramfleet_shared.checkpoint.cuts import Cut, SaveGoneError
+from paramfleet_shared.checkpoint.increments import Base
 from paramfleet_shared.checkpoint.manifest import (
     CheckpointWriteError,
+    FilePart,
     Manifest,
     write_manifest,
     write_part,
@@ -74,10 +93,11 @@ from paramfleet_shared.files.addresses import Address, place_of
 from paramfleet_shared.files.folders import check_folder_name
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.system.clock import Clock, SystemClock
+from paramfleet_shared.tables.rows.choosing import Choice
+from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.values.texts import shown
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from paramfleet.session.checkpoint.group.checkpoints import GroupCheckpoints
@@ -125,6 +145,7 @@ class Saving:
         self._clock = clock or SystemClock()
         self.background = BackgroundSaves(self._clock)
         """Saves that nobody waits for."""
+        self._exports = ExportChain()
 
     @property
     def owner(self) -> Owner | None:
@@ -135,7 +156,9 @@ class Saving:
         session = job.communicator.session
         return Owner(session.job, session.run_id)
 
-    def save_persistables(self, dirname: str | Path, *, keep: int | None = None) -> Cut | None:
+    def save_persistables(
+        self, dirname: str | Path, *, keep: int | None = None, mode: int = 0
+    ) -> Cut | None:
         """Save every table with its optimizer state, and buffers, so that training can go on.
 
         What this worker has queued is pushed first. Other workers may go on training: the
@@ -153,6 +176,9 @@ class Saving:
                 servers it must be below one of the pservers' ``checkpoint_dirs``.
             keep: ``dirname`` has the checkpoints in folders of their own,
                 ``<number>-step-<step>``, and a link ``latest``; so many of the newest stay.
+            mode: Fleet's: 0 for a checkpoint, 3 for a batch model, which is one, too. Tables
+                whose accessor counts days by saves begin another day after mode 3, so every
+                worker calls it then, in sync between the same two steps.
 
         Returns:
             Whether it is a consistent cut, why not, and for how long pushes were held: what
@@ -161,6 +187,7 @@ class Saving:
         Raises:
             CallOrderError: before ``distributed_optimizer``; in a job after ``stop_worker``; in
                 collective mode between batches that are merged.
+            SaveModeError: if ``mode`` is another one.
             KeepError: if ``keep`` is no whole number of at least 1.
             NotStartedError: in the first worker of a job, before ``init_worker``.
             StateNotSavedError: in collective mode, if a state isn't of tensors and plain
@@ -172,12 +199,14 @@ class Saving:
         """
         if keep is not None and (type(keep) is not int or keep < 1):
             raise KeepError(value=shown(keep))
+        ends_day = check_mode("save_persistables", mode) == BATCH_MODEL
         if (group := self._group("save_persistables")) is not None:
             return group.save(dirname, keep=keep)
         if self._session.optimizer is not None:
             self._session.optimizer.check_loaded()
         check_folder_name(str(dirname))
         if not self._session.is_first_worker():
+            self._end_day(ends=ends_day)
             return None
         self.background.settle()
         if keep is not None:
@@ -185,25 +214,33 @@ class Saving:
             steps = 0 if self._session.optimizer is None else self._session.optimizer.num_steps
             dirname = begin_numbered(place_of(dirname), step=steps)
         final = self._folder_to_save(dirname)
-        cut = self._save(final)
+        cut = self._save(final, ends_day=ends_day)
         if keep is not None:
             end_numbered(final, keep=keep)
+        self._end_day(ends=ends_day)
         return cut
+
+    def _end_day(self, *, ends: bool) -> None:
+        """Begin another day of tables that count days by saves, if one ends."""
+        if ends and (optimizer := self._session.optimizer) is not None:
+            for table, _ in optimizer.tables.sparse:
+                table.day += table.counts_days
 
     def _folder_to_save(self, dirname: str | Path) -> Path:
         """Return the folder of a save; raises as ``folder_to_save``."""
         clear_own(place_of(dirname), self.owner)
         return folder_to_save(dirname)
 
-    def _save(self, final: Path) -> Cut:
+    def _save(self, final: Path, *, ends_day: bool) -> Cut:
         """Save, and wait until it is written; again if a pserver started again meanwhile."""
+        write = partial(self._write, ends_day=ends_day)
         for _ in range(1, ATTEMPTS):
             try:
-                return NamedSave(final, self._write, owner=self.owner).end()
+                return NamedSave(final, write, owner=self.owner).end()
             except SaveGoneError as error:
                 facts = {"folder": str(final), "reason": str(error)}
                 log.warning("worker.checkpoint_begins_again", extra=facts)
-        return NamedSave(final, self._write, owner=self.owner).end()
+        return NamedSave(final, write, owner=self.owner).end()
 
     def begin(self, dirname: Path, *, chain: Chain | None = None) -> "NamedSave":
         """Begin a save that is written beside the training, if servers write it.
@@ -324,7 +361,12 @@ class Saving:
         return place_of(answer.decode()) if answer else None
 
     def save_inference_model(
-        self, dirname: str | Path, *, unknown: UnknownOf = "initial"
+        self,
+        dirname: str | Path,
+        *,
+        unknown: UnknownOf = "initial",
+        mode: int = 0,
+        after: str | Path | None = None,
     ) -> None:
         """Save what inference needs, for ``fleet.serving.load(dirname, model)``.
 
@@ -346,9 +388,22 @@ class Saving:
                 ``"zeros"``; or ``"constant"``, the initializer's value, the middle of its
                 range or its mean. By table it may be a row of D numbers, too, and tables that
                 aren't named keep ``"initial"``.
+            mode: Fleet's: 0 for all rows. 2 for a *base*: of tables with an accessor the rows
+                with a score of at least ``base_threshold`` that were seen in the last
+                ``delta_keep_days``, of others all rows. 1 for a *delta*: of the same rows those
+                whose score has grown by ``delta_threshold`` since they were written last, of
+                other tables those that changed since the last base or delta, and the ids of
+                rows that were removed since. A delta is no model by itself: its manifest names
+                what it follows. What was written is subtracted from ``delta_score``.
+            after: The folder of the base or delta that a delta follows; the last one that
+                this worker saved if it isn't given.
 
         Raises:
             CallOrderError: before ``distributed_model`` and ``init_worker``.
+            SaveModeError: if ``mode`` is another one.
+            NoBaseError: if a delta follows nothing, or what changed since isn't known: after
+                a load, or if a pserver started again.
+            ExportError: if ``after`` is no export.
             LoadIncompleteError: after a load that succeeded in part.
             FolderNameError: if no folder can have that name, or what has it must stay.
             FolderNotAllowedError: if the pservers may not save there.
@@ -357,6 +412,7 @@ class Saving:
             StateNumbersError: if running statistics aren't finite, or another buffer has NaN.
             CheckpointWriteError: if the system refuses; nothing of that name is changed.
         """
+        kind = kind_of_mode(check_mode("save_inference_model", mode))
         self._session.backend.check_served("save_inference_model", remedy=_WITH_TORCH)
         if self._session.optimizer is not None:
             self._session.optimizer.check_loaded()
@@ -372,12 +428,15 @@ class Saving:
         chosen = chosen_of(unknown, {t.name: t.dim for t in tables_of(model).values()})
         self.background.settle()
         final = folder_to_save(dirname)
+        release = None if kind is None else self._exports.next(kind, final, after)
         parts, temporary = temporary_beside(final), temporary_beside(final)
         try:
             with naming(final):
-                manifest = self._write(parts, goes_on=False)
-                self._export(model, parts, manifest, temporary, chosen)
+                manifest = self._write_exported(parts, release, final)
+                held = self._export(model, parts, manifest, temporary, chosen, release)
             give_name(temporary, final)
+            if release is not None:
+                self._note_exported(release, held, parts, manifest)
         finally:
             shutil.rmtree(parts, ignore_errors=True)
             shutil.rmtree(temporary, ignore_errors=True)
@@ -398,13 +457,85 @@ class Saving:
 
         return GroupCheckpoints(training, self._session.registered, self._clock)
 
-    def _write(self, folder: Path, *, goes_on: bool = True) -> Manifest:
-        """Write a whole checkpoint into ``folder``, with all states if training may go on."""
+    def _write(self, folder: Path, *, ends_day: bool = False) -> Manifest:
+        """Write a whole checkpoint into ``folder``, with all states."""
         job = self._session.job
         if job is None:
-            return self._write_locally(folder)
+            return self._write_locally(folder, ends_day=ends_day)
         self._running("save_persistables").flush()
-        return self._begin_in_job(job, folder, goes_on=goes_on).end()
+        return self._begin_in_job(job, folder, ends_day=ends_day).end()
+
+    def _write_exported(self, folder: Path, release: Release | None, final: Path) -> Manifest:
+        """Write a checkpoint of the rows of an export, or of more.
+
+        Raises:
+            NoBaseError: if it isn't known what a delta has.
+        """
+        job, exports = self._session.job, self._exports
+        knows = True
+        if job is None:
+            manifest = self._write_locally(folder)
+            if release is not None and release.kind == "delta":
+                knows = exports.changes.knows(release.after)
+        else:
+            self._running("save_inference_model").flush()
+            chain = None if release is None else self._chain_of(release)
+            begun = self._begin_in_job(job, folder, goes_on=False, chain=chain)
+            manifest = begun.end()
+            knows = chain is None or chain.base is None or begun.is_increment
+        if not knows:
+            reason = "it isn't known what changed since the export that this delta follows"
+            raise NoBaseError(path=str(final), reason=reason)
+        return manifest
+
+    def _chain_of(self, release: Release) -> Chain:
+        """Return how the pservers' part of an export is chained to others."""
+        choice = Choice(release.kind, self._days())
+        base = None
+        if release.after:
+            base = Base(save=release.after, folder=release.after)
+        return Chain(release.export, base, choice)
+
+    def _days(self) -> dict[str, int]:
+        """Return which day it is, of tables with an accessor."""
+        optimizer = self._session.optimizer
+        tables = () if optimizer is None else optimizer.tables.sparse
+        return {table.name: table.day for table, _ in tables if table.accessor is not None}
+
+    def _pick(self, parts: Path, manifest: Manifest, release: Release | None) -> Pick:
+        """Return what says which rows of a checkpoint an export holds."""
+        if release is None or self._session.job is not None:
+            return picked_of(parts, manifest)  # the pservers have chosen
+        choice, is_delta = Choice(release.kind, self._days()), release.kind == "delta"
+
+        def pick(spec: TableSpec, part: FilePart) -> Picked:
+            rows, removed = self._exports.changes.changed(spec.name, part)
+            if spec.optimizer.num_counts:
+                rows = choice.rows(spec, part.values, part.states)
+            elif not is_delta:
+                rows = np.ones(part.num_rows, np.bool_)
+            assert part.ids is not None, "rows have ids"
+            some = FilePart(
+                ids=part.ids[rows], values=part.values[rows], states=part.states[rows]
+            )
+            return Picked(some, removed if is_delta else np.empty(0, np.int64))
+
+        return pick
+
+    def _note_exported(
+        self, release: Release, held: list[Held], parts: Path, manifest: Manifest
+    ) -> None:
+        """Subtract what an export has, which its folder's name makes valid."""
+        self._exports.latest = release
+        optimizer = self._session.optimizer
+        assert optimizer is not None, "its mode runs"
+        if self._session.job is None:
+            every = ((spec.name, part) for spec, part in read_tables(parts, manifest))
+            self._exports.changes.take(release.export, every)
+        tables = {table.name: table for table, _ in optimizer.tables.sparse}
+        for table, ids, amounts in held:
+            if table in tables:
+                optimizer.running.discount(tables[table], ids, amounts)
 
     def _begin_writing(self, folder: Path, *, chain: Chain | None) -> "Manifest | JobSave":
         """Begin to write a checkpoint into ``folder``; alone, write it.
@@ -420,14 +551,22 @@ class Saving:
         return self._begin_in_job(job, folder, goes_on=True, chain=chain)
 
     def _begin_in_job(
-        self, job: Job, folder: Path, *, goes_on: bool, chain: Chain | None = None
+        self,
+        job: Job,
+        folder: Path,
+        *,
+        goes_on: bool = True,
+        chain: Chain | None = None,
+        ends_day: bool = False,
     ) -> JobSave:
         model, optimizer = self._session.model, self._session.optimizer
         assert optimizer is not None, "its mode runs"
 
         def beside(answer: Message) -> Beside:
             blocks = [block for block, _ in optimizer.tables.dense]
-            progress = self._progress(optimizer, answer) if goes_on else None
+            progress = None
+            if goes_on:
+                progress = self._progress(optimizer, answer, ends_day=ends_day)
             return Beside.of(model, blocks, progress)
 
         asked = self._asked_for(optimizer) if goes_on else {}
@@ -447,19 +586,22 @@ class Saving:
         manifest: Manifest,
         folder: Path,
         unknown: dict[str, Policy | list[float]],
-    ) -> None:
-        """Write what inference needs into ``folder``, of a whole checkpoint.
+        release: Release | None,
+    ) -> list[Held]:
+        """Write what inference needs into ``folder``, of a checkpoint; return what it has.
 
         Raises:
             CheckpointWriteError: if the system refuses.
         """
         try:
             folder.mkdir(parents=True)
-            tables = write_rows(parts, manifest, folder, unknown)
+            pick = self._pick(parts, manifest, release)
+            tables, held = write_rows(parts, manifest, folder, unknown, pick)
             self._with_served_dense(model, folder / "model.pt")
-            finish_export(folder, tables)
+            finish_export(folder, tables, release)
         except (OSError, RuntimeError) as error:  # torch's is a RuntimeError
             raise CheckpointWriteError(path=str(folder), reason=str(error)) from error
+        return held
 
     def _asked_for(self, optimizer: DistributedOptimizer) -> dict[str, Any]:
         """Return what the workers are asked for while a checkpoint is written."""
@@ -472,11 +614,16 @@ class Saving:
         return asked
 
     def _progress(
-        self, optimizer: DistributedOptimizer, answer: Message | None
+        self, optimizer: DistributedOptimizer, answer: Message | None, *, ends_day: bool = False
     ) -> SavedProgress:
         """Return what is saved beside the model, with what the other workers say of theirs."""
         workers = self._session.worker_num()
         progress = self._session.registered.progress(steps=optimizer.num_steps, workers=workers)
+        progress.days = {
+            table.name: table.day + ends_day  # as who goes on from it has it
+            for table, _ in optimizer.tables.sparse
+            if table.counts_days
+        }
         if answer is not None:
             for rank, why in answer.fields["without"]:
                 progress.not_saved[f"positions/{rank}"] = why
@@ -485,7 +632,7 @@ class Saving:
                 progress.positions.setdefault(rank, unpack(packed.tobytes()))
         return progress
 
-    def _write_locally(self, folder: Path) -> Manifest:
+    def _write_locally(self, folder: Path, *, ends_day: bool = False) -> Manifest:
         mode, optimizer = self._local("save_persistables")
         mode.flush()
         began = self._clock.monotonic()
@@ -498,7 +645,8 @@ class Saving:
             name = f"table{number:03d}.safetensors"
             files.append(write_part(folder, name, table.spec, part))
         blocks = [block for block, _ in optimizer.tables.dense]
-        beside = Beside.of(self._session.model, blocks, self._progress(optimizer, None))
+        progress = self._progress(optimizer, None, ends_day=ends_day)
+        beside = Beside.of(self._session.model, blocks, progress)
         cut = Cut(consistent=True, paused_s=round(self._clock.monotonic() - began, 3))
         manifest = Manifest(tables=tuple(tables), files=tuple(files), cut=cut)
         manifest = beside.write(folder, manifest)

@@ -1,4 +1,4 @@
-"""Rows that a worker has the pservers remove, and which are to go.
+"""Rows that a worker has the pservers remove, and which are to go; what exports have of rows.
 
 Each request to remove some is a change of its own.
 
@@ -17,13 +17,17 @@ from paramfleet.training.evicting.selecting import Answer, Count, Question, Sele
 from paramfleet.training.job import Job
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.tables.partition import partition
+from paramfleet_shared.tables.routing import route
 from paramfleet_shared.tables.rows.batch import RowIds
 from paramfleet_shared.tables.rows.evicting import NUM_BINS, AsOf
 
-__all__ = ["MAX_IDS", "count_rows", "send_removal", "survey"]
+__all__ = ["MAX_IDS", "count_rows", "send_discount", "send_removal", "survey"]
 
 MAX_IDS = 1 << 18
 """Of one request to all pservers: 2 MiB. Others are served between two of them."""
+
+_DISCOUNTED = 1 << 16
+"""Ids of one request to all pservers."""
 
 _PLACES = 1 << 17
 """Of each pserver that one request looks at: some milliseconds."""
@@ -63,6 +67,38 @@ def _messages(job: Job, table: str, ids: NDArray[np.int64], step: int) -> list[M
         tensors = {"0.ids": unique[part], "0.offsets": bounds}
         messages.append(Message(fields=fields, tensors=tensors))
     return messages
+
+
+async def send_discount(
+    job: Job, table: str, ids: NDArray[np.int64], amounts: NDArray[np.float32], *, step: int
+) -> None:
+    """Subtract from rows what an export has of their ``delta_score``.
+
+    To be run on the communicator's loop.
+
+    Args:
+        job: The worker's connections.
+        table: One with an accessor.
+        ids: int64 [n], each once.
+        amounts: float32 [n].
+        step: Steps that this worker has taken.
+
+    Raises:
+        FleetError: the first error of a pserver; rows before may be done.
+    """
+    placement = job.placement
+    for start in range(0, len(ids), _DISCOUNTED):
+        some = slice(start, start + _DISCOUNTED)
+        routed = route(ids[some], placement.num_shards)
+        rows, ordered = RowIds(routed.ids, routed.offsets), amounts[some][routed.positions]
+        fields = {**job.author.change(), "table": table, "step": step}
+        messages = []
+        for server in range(placement.num_servers):
+            part, bounds = rows.of(placement.shards_of(server))
+            tensors: dict[str, NDArray[Any]] = {"0.ids": routed.ids[part]}
+            tensors |= {"0.offsets": bounds, "0.amounts": ordered[part]}
+            messages.append(Message(fields=fields, tensors=tensors))
+        await job.pservers.change("discount", messages)
 
 
 async def survey(

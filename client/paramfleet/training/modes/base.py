@@ -146,6 +146,18 @@ class Mode(ABC):
         del table, ids
         return 0  # a mode that defines nothing here trains no table of rows
 
+    def discount(
+        self, table: SparseTable, ids: NDArray[np.int64], amounts: NDArray[np.float32]
+    ) -> None:
+        """Subtract from rows what an export has of their ``delta_score``.
+
+        Args:
+            table: One of the optimizer's, with an accessor.
+            ids: int64 [n], each once; those without a row, or with less, stay.
+            amounts: float32 [n].
+        """
+        del table, ids, amounts  # a mode that defines nothing here trains no such table
+
     def takes_turn(self, number: int) -> bool:
         """Return whether this worker does what one of them is to do, or all at once in sync.
 

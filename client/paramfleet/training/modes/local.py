@@ -18,6 +18,7 @@ from paramfleet.training.evicting.selecting import Selection, answer_of
 from paramfleet.training.modes.base import Mode, ModelTables, check_gradients
 from paramfleet.training.modes.rowstep import RowStepper, step_rows
 from paramfleet.training.passes.backing import PassBacking, PassOpenError
+from paramfleet_shared.tables.rows.choosing import discounted
 from paramfleet_shared.tables.rows.evicting import AsOf
 from paramfleet_shared.tables.spec import TableSpec
 
@@ -172,6 +173,13 @@ class LocalMode(Mode):
         self._passes.check_no_pass("remove_rows")
         (store,) = [each.store for each in self.steppers if each.table is table]
         return len(store.remove(ids))
+
+    @override
+    def discount(
+        self, table: SparseTable, ids: NDArray[np.int64], amounts: NDArray[np.float32]
+    ) -> None:
+        (store,) = [each.store for each in self.steppers if each.table is table]
+        discounted(store.column("delta_score")[:, 0], store.held(ids), amounts)
 
     @override
     def evictable(

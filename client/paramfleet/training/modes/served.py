@@ -20,7 +20,12 @@ from paramfleet.tables.dense_parameters import named_in
 from paramfleet.tables.row_store import spec_of
 from paramfleet.tables.rules import RuleChangedError, rule_of_rows, server_rule
 from paramfleet.tables.sparse import SparseTable, nothing_pending
-from paramfleet.training.evicting.removals import count_rows, send_removal, survey
+from paramfleet.training.evicting.removals import (
+    count_rows,
+    send_discount,
+    send_removal,
+    survey,
+)
 from paramfleet.training.evicting.selecting import Selection
 from paramfleet.training.job import Job, agree_on_dense, declare, pull_dense, slowest_of
 from paramfleet.training.modes.ahead import Ahead, Expecting, Found, Wanted, When
@@ -200,6 +205,13 @@ class ServedMode(Mode):
         return self._job.communicator.wait(
             send_removal(self._job, table.name, ids, step=self._step)
         )
+
+    @override
+    def discount(
+        self, table: SparseTable, ids: NDArray[np.int64], amounts: NDArray[np.float32]
+    ) -> None:
+        sending = send_discount(self._job, table.name, ids, amounts, step=self._step)
+        self._job.communicator.wait(sending)
 
     @override
     def evictable(

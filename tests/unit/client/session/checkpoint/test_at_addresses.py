@@ -157,7 +157,7 @@ def test_a_save_that_begins_again_takes_nothing_of_others(
 ) -> None:
     attempts = list[Path]()
 
-    def write(folder: Path) -> Manifest:
+    def write(folder: Path, **_: bool) -> Manifest:
         attempts.append(folder)
         if len(attempts) > 1:
             return begin_in(folder)
@@ -172,7 +172,7 @@ def test_a_save_that_begins_again_takes_nothing_of_others(
     attempts.clear()
     system.rm("/shop", recursive=True)
 
-    def gone_and_others(folder: Path) -> Manifest:
+    def gone_and_others(folder: Path, **_: bool) -> Manifest:
         system.pipe("/shop/ck/notes.txt", b"mine")
         return write(folder)
 

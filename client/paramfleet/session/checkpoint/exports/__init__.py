@@ -1,0 +1,1 @@
+"""``fleet.save_inference_model``: whole models, bases and deltas."""
