@@ -33,7 +33,7 @@ class Shrinking:
         was seen last; the row itself keeps them as they were until it is seen again. Rows
         of tables with ``unseen_hours`` keep the hour: that of ``date``, if it is a datetime,
         else the day's first one. Tables whose accessor counts days by saves are left out. Every
-        worker calls it.
+        worker calls it. In GEO it exchanges what was counted on the day before.
 
         Args:
             date: A date, a datetime, or a text like ``"20261126"``.
@@ -41,10 +41,20 @@ class Shrinking:
         Raises:
             AccessorOptionError: if it is no date from 1970 on.
             CallOrderError: before ``distributed_optimizer``.
+            FleetError: in GEO, if the exchange that ends the day failed.
         """
         day = _day_of(date)
         hour = date.hour if isinstance(date, dt.datetime) else 0
-        for table, _ in self._trained("set_date").tables.sparse:
+        optimizer = self._trained("set_date")
+        by_date = [
+            table
+            for table, _ in optimizer.tables.sparse
+            if table.accessor is not None and not table.counts_days
+        ]
+        is_training = optimizer.started and not optimizer.is_finished
+        if {table.day for table in by_date} - {day} and is_training:
+            optimizer.running.end_day()
+        for table, _ in optimizer.tables.sparse:
             if table.accessor is not None and not table.counts_days:
                 table.day = day
             elif table.kept_as.tracks == "hour":
@@ -63,8 +73,8 @@ class Shrinking:
         time. ``min_rows`` stay. A row that comes again begins anew. The pservers look at some
         rows at a time, and serve others between.
 
-        In sync every worker calls it between the same two steps. In async one worker calls it,
-        at any time: what others push meanwhile for a row that goes begins it anew.
+        In sync every worker calls it between the same two steps. In async and GEO one worker
+        calls it, at any time: what others push meanwhile for a row that goes begins it anew.
 
         Args:
             table: The name of one; all that have an accessor or evict rows if it isn't given.

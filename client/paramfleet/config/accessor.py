@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from paramfleet_shared.errors import ContractError
-from paramfleet_shared.tables.rules.ctr.accessor import NUM_COUNTS
+from paramfleet_shared.tables.rules.ctr.accessor import NUM_COUNTS, without_rules
 from paramfleet_shared.tables.rules.ctr.catalog import PART_RULES
 from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpecError
 from paramfleet_shared.values.texts import shown
@@ -215,6 +215,11 @@ class CtrAccessor:
     def first_day(self) -> int:
         """Return which day it is before anything said so; 0 for none."""
         return int(self.days_by == "saves")
+
+    @property
+    def rule_apart(self) -> OptimizerSpec:
+        """Return the rule of pservers that add up what workers have counted and learned."""
+        return OptimizerSpec(rule="ctr", **without_rules(self.rule.constants))
 
     @property
     def num_counts(self) -> int:

@@ -223,7 +223,7 @@ class DistributedStrategy:
     and ``geo_growth`` (GEO). See ``TrainingMode`` for what each means.
     ``checkpoint_configs`` has checkpoints written by time: ``{"every_s": 600, "keep": 3,
     "dirname": "checkpoints"}``.
-    ``eviction_configs`` has rows removed that are worth little, in sync and async:
+    ``eviction_configs`` has rows removed that are worth little, in sync, async and GEO:
     ``{"max_rows": 10_000_000, "unseen_steps": 50_000}``. ``fleet_desc_configs`` and
     ``sparse_table_configs`` give tables accessors, by Fleet's keys.
     In collective mode there are features instead: ``strategy.amp = True`` switches one on, and
@@ -373,8 +373,8 @@ class DistributedStrategy:
             StrategyError: if keys contradict each other, or in a mode that removes none.
         """
         plan = eviction_plan_of(self.eviction_configs)
-        if self.eviction_configs and mode not in {"sync", "async"}:
-            rule = f"has no effect in {mode} mode, only in async or sync"
+        if self.eviction_configs and mode not in {"sync", "async", "geo"}:
+            rule = f"has no effect in {mode} mode, only in async, geo or sync"
             value = shown(dict(self.eviction_configs))
             raise StrategyError(key="eviction_configs", value=value, rule=rule)
         return plan
@@ -386,8 +386,8 @@ class DistributedStrategy:
             StrategyError: if a key is wrong, or in a mode that has none.
         """
         found = accessors_of(*(self._tables[name] for name in _TABLES))
-        if found and mode not in {"sync", "async"}:
-            rule = f"has no effect in {mode} mode, only in async or sync"
+        if found and mode not in {"sync", "async", "geo"}:
+            rule = f"has no effect in {mode} mode, only in async, geo or sync"
             raise StrategyError(key=next(iter(found.values())).where, value="", rule=rule)
         return MappingProxyType(found)
 

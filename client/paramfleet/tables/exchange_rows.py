@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message
 from paramfleet_shared.tables.encoding import are_bounds, unpack_ids
 
-__all__ = ["received_ids", "removed_ids"]
+__all__ = ["received_ids", "refused_ids", "removed_ids"]
 
 
 def received_ids(answer: Message, index: int) -> NDArray[np.int64]:
@@ -37,12 +37,25 @@ def removed_ids(answer: Message, index: int) -> NDArray[np.int64]:
     Raises:
         MalformedMessageError: if they aren't int64 [n].
     """
-    removed = answer.tensors.get(f"{index}.removed")
-    if removed is None:
+    return _ids_in(answer, f"{index}.removed")
+
+
+def refused_ids(answer: Message, index: int) -> NDArray[np.int64]:
+    """Return the ids of part ``index`` that were sent and got no row, int64 [n].
+
+    Raises:
+        MalformedMessageError: if they aren't int64 [n].
+    """
+    return _ids_in(answer, f"{index}.refused")
+
+
+def _ids_in(answer: Message, name: str) -> NDArray[np.int64]:
+    found = answer.tensors.get(name)
+    if found is None:
         return np.empty(0, np.int64)
-    if removed.dtype != np.int64 or removed.ndim != 1:
-        raise MalformedMessageError(where=f"tensor '{index}.removed'", rule="must be int64 [n]")
-    return removed
+    if found.dtype != np.int64 or found.ndim != 1:
+        raise MalformedMessageError(where=f"tensor {name!r}", rule="must be int64 [n]")
+    return found
 
 
 def _same_ids(answer: Message, index: int, other: object, num_rows: int) -> NDArray[np.int64]:

@@ -40,9 +40,11 @@ from paramfleet_shared.tables.routing import route
 from paramfleet_shared.tables.rows.batch import RowBatch
 from paramfleet_shared.tables.rowstore import initial_rows
 
-__all__ = ["DenseReplica", "RowReplica"]
+__all__ = ["OLD", "DenseReplica", "RowReplica"]
 
-_OLD = "geo.old"
+OLD = "geo.old"
+"""The column of what was agreed of a row's value."""
+
 _LOST = "geo.lost"
 
 _DIVIDED_BY_SERVERS: frozenset[GeoMerge] = frozenset({"paced", "damped", "mean"})
@@ -199,7 +201,7 @@ class RowReplica:
         self._num_touched = 0
         self._deltas = RowColumn(store.spec.dim, table=store.spec.name)
         """Where deltas are put: memory that comes anew each time costs more than they do."""
-        store.add_column(_OLD, None)
+        store.add_column(OLD, None)
         self._keeps_lost = narrows and self._drops
         if self._keeps_lost:
             store.add_column(_LOST, np.zeros(store.spec.dim, np.float32))
@@ -244,7 +246,7 @@ class RowReplica:
         if self._keeps_lost:
             self._lost[slots] = lost
         else:
-            self.store.column(_OLD)[slots] -= lost
+            self.store.column(OLD)[slots] -= lost
 
     def receive(self, ids: NDArray[np.int64], served: NDArray[np.float32]) -> None:
         """Take in rows that others changed: ids int64 [U], values float32 [U, D]."""
@@ -259,7 +261,7 @@ class RowReplica:
             The slots that they had, int64 [removed].
         """
         slots = self.store.remove(ids)
-        self.store.column(_OLD)[slots] = self.store.values[slots]  # nothing is unsent there
+        self.store.column(OLD)[slots] = self.store.values[slots]  # nothing is unsent there
         if self._keeps_lost:
             self._lost[slots] = 0
         marks = self._marks.array.reshape(-1)
@@ -275,14 +277,14 @@ class RowReplica:
         """Take rows as the servers hold them, int64 [U] and float32 [U, D], for good."""
         slots = self.store.slots(ids)
         self.store.values[slots] = served
-        self.store.column(_OLD)[slots] = served
+        self.store.column(OLD)[slots] = served
 
     def forget(self) -> None:
         """Drop all progress: every row is what it was at first."""
         self._take_touched()
         count = self.store.num_slots
         self.store.values[:count] = initial_rows(self.store.spec, self.store.ids())
-        self.store.column(_OLD)[:count] = self.store.values[:count]
+        self.store.column(OLD)[:count] = self.store.values[:count]
         if self._keeps_lost:
             self._lost[:] = 0
 
@@ -293,7 +295,7 @@ class RowReplica:
 
     @property
     def _layout(self) -> tuple[int, int, int]:
-        return self.store.spec.dim, self.store.pitch, self.store.place(_OLD)
+        return self.store.spec.dim, self.store.pitch, self.store.place(OLD)
 
     def _take(self, slots: NDArray[np.int64], divisor: np.float32, *, drops: bool) -> RowBatch:
         routed = route(self.store.ids()[slots], self._num_shards)

@@ -74,6 +74,8 @@ class RowStore:
         """The newest ids that were read to be trained, and their slots."""
         self._finding = threading.Lock()
         self._admission = None if spec.entry.admits_all else Admission(spec)
+        self.note_refused: Callable[[NDArray[np.int64]], None] = lambda _: None
+        """Is called with ids, int64 [n], each once, that were pushed and get no row."""
 
     @classmethod
     def of(cls, table: "SparseTable") -> "RowStore":
@@ -159,6 +161,7 @@ class RowStore:
         refused[unknown] = ~self._admission.decide(rows.ids[unknown].view(np.uint64))
         if not refused.any():
             return rows
+        self.note_refused(rows.ids[refused])
         stays = ~refused
         ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(stays)])
         return RowBatch(rows.ids[stays], rows.values[stays], ends[rows.offsets])

@@ -96,6 +96,9 @@ class Read:
     """Another table's pull of the same rows, by its ``keep``: their ids don't travel again."""
     named: Named | None = None
     """The same rows by the numbers that the pservers know them by."""
+    counted: bool = False
+    """Whether what copies of rows with an accessor need comes behind their values; ``dim``
+    counts that, too."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,6 +119,12 @@ class Write:
     rows are sorted inside their shard then."""
     pulled: int | None = None
     """The pull that had the same rows, so that their ids needn't travel again."""
+    marks: NDArray[np.uint8] | None = None
+    """What an exchange says of each row beside its numbers. [U]"""
+
+    def marks_of(self, part: slice) -> NDArray[np.uint8] | None:
+        """Return what is said of some rows."""
+        return None if self.marks is None else self.marks[part]
 
 
 def dense_slice(size: int, placement: Placement, server: int) -> slice:
@@ -246,6 +255,8 @@ class ReadPlan:
         tensors: dict[str, NDArray[Any]] = {}
         for index, read in enumerate(self.reads):
             about = {"table": read.table, "create": read.create, **_wire_field(read.wire)}
+            if read.counted:
+                about["counted"] = True
             if read.rows is not None:
                 if read.as_pulled is not None:
                     of, pull = read.as_pulled
@@ -320,8 +331,8 @@ def write_messages(
             if write.encoded is not None:
                 encoded = write.encoded[server]
             tensors[f"{index}.{values_name}"] = encoded.rows
-            if encoded.scales is not None:
-                tensors[f"{index}.scales"] = encoded.scales
+            beside = {"scales": encoded.scales, "marks": write.marks_of(part)}
+            tensors |= {f"{index}.{k}": each for k, each in beside.items() if each is not None}
             parts.append({**about, **part_fields(server, write)})
         messages.append(Message(fields={**fields, "parts": parts}, tensors=tensors))
     return messages

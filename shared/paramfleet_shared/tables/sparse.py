@@ -21,6 +21,7 @@ from paramfleet_shared.tables.kernels.stepping.ctr import (
     CtrLayout,
     CtrStep,
     CtrTable,
+    add_ctr_rows,
     ctr_step_of,
     step_ctr_rows,
 )
@@ -349,6 +350,67 @@ class SparseShard:
         rows = CtrTable(self._rows.firsts, self._rows.floats, layout)
         step_ctr_rows(step, rows, slots, keys, flat)
         self._note_changed(slots)
+
+    def add(
+        self,
+        ids: NDArray[np.int64],
+        deltas: NDArray[np.float32],
+        has_grown: NDArray[np.bool_],
+        *,
+        unique: bool = False,
+        now: int = 0,
+    ) -> None:
+        """Add what a worker has counted and learned itself to rows with an accessor.
+
+        Unknown ids get rows, whatever the table's entry says. What is added of one id that
+        comes several times is summed before.
+
+        Args:
+            ids: int64 [n].
+            deltas: float32 [n, D]: shows, clicks and differences.
+            has_grown: bool [n]: whether the worker's copy of the row has its embedx.
+            unique: Whether no id comes twice.
+            now: The day, from 1970; 0 for none.
+
+        Raises:
+            RowShapeError: if an array has the wrong shape or type.
+            CapacityError: if there is no room for the new rows.
+        """
+        assert self._ctr is not None, "rows have an accessor"
+        check_array(deltas, np.float32, (len(ids), self._dim), table=self.spec.name)
+        if not unique:
+            ids, inverse, _ = partition(ids, 1)
+            deltas = merge_by_inverse(deltas, inverse, len(ids))
+            has_grown = np.bincount(inverse, has_grown, len(ids)) > 0
+        self._latest = max(self._latest, now)
+        self._put_aside(ids)
+        self._num_pushes += 1
+        slots = self._find(ids)
+        keys = as_input(ids, np.int64).view(np.uint64)
+        flat = as_input(deltas, np.float32).reshape(-1)
+        rows = CtrTable(self._rows.firsts, self._rows.floats, self._ctr)
+        step = ctr_step_of(self.spec.optimizer, lr=0.0, day=now)
+        add_ctr_rows(step, rows, slots, keys, flat, has_grown)
+        self._note_changed(slots)
+
+    def read_counted(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return what a copy of rows with an accessor needs, and create none.
+
+        Args:
+            ids: int64 [n].
+
+        Returns:
+            float32 [n, D + 2]: the value, the day on which the row was seen last, and whether
+            it has its embedx.
+
+        Raises:
+            RowShapeError: if ``ids`` are not int64 [n].
+        """
+        assert self._ctr is not None, "rows have an accessor"
+        values, states = self.read(ids)
+        first = self._rows.layout.first_state
+        beside = [self._ctr.seen_day - first, self._ctr.is_extended - first]
+        return np.concatenate([values, states[:, beside]], axis=1)
 
     def valued(
         self, start: int, count: int, when: AsOf

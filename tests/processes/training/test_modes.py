@@ -142,6 +142,39 @@ def test_async_with_accessors_counts_every_show(jobs: Any) -> None:
         np.testing.assert_array_equal(counts, expected)
 
 
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--accessor", "SparseSharedAdamSGDRule", "--days", "6", "--batch", "16"],
+        ["--entry", "count:4", "--optimizer", "adagrad", "--evict", '{"unseen_steps": 9}'],
+    ],
+)
+def test_geo_with_one_worker_counts_and_admits_as_one_process(
+    jobs: Any, args: list[str]
+) -> None:
+    args = ["--mode", "geo", "--k_steps", "1", *args]
+    alone = jobs.local_once(SCRIPT, *args)
+
+    (result,) = jobs.run(SCRIPT, *args, workers=1, servers=2).results
+
+    assert result["gone"] == alone["gone"]
+    for key in ("losses", "dense", "rows"):
+        assert far(result, alone, key) <= 1e-5
+
+
+def test_geo_with_accessors_counts_every_show(jobs: Any) -> None:
+    args = ["--accessor", "SparseAdaGradSGDRule", "--cvm", "--steps", "40"]
+    alone = jobs.local_once(SCRIPT, "--mode", "sync", *args)
+
+    ended = jobs.run(SCRIPT, "--mode", "geo", *args, "--message_values", "512", workers=3)
+
+    for result in ended.results:
+        rows = [np.reshape(each["rows"], (200, 9)) for each in (result, alone)]
+        counts, expected = (each[:, [0, 1, 6, 7]] for each in rows)  # of both tables
+        np.testing.assert_array_equal(counts, expected)
+        assert far(result, ended.results[0], "rows") <= 1e-5
+
+
 def test_each_worker_logs_which_mode_it_trains_in_and_why(jobs: Any) -> None:
     ended = jobs.run(SCRIPT, "--mode", "async", "--steps", "2", workers=2, servers=1)
 

@@ -65,6 +65,23 @@ def test_geo_goes_on_from_its_checkpoint(jobs: Any, tmp_path: Path) -> None:
         assert far(result, saved[0], "rows") <= 1e-5
 
 
+def test_geo_goes_on_with_what_rows_have_counted(jobs: Any, tmp_path: Path) -> None:
+    folder = str(tmp_path / "half")
+    args = ["--accessor", "SparseAdaGradSGDRule", "--days", "6", "--batch", "16"]
+    whole = jobs.local_once(SCRIPT, *args, "--steps", "12")
+    half = ["--mode", "geo", "--k_steps", "1", *args, "--steps", "6"]
+
+    jobs.run(SCRIPT, *half, "--save", folder, workers=1).results  # noqa: B018 - asserts success
+    again = ["--skip", "6", "--first_day", "1"]
+    (result,) = jobs.run(SCRIPT, *half, *again, "--load", folder, workers=1).results
+    alone = jobs.local(SCRIPT, *half, *again, "--load", folder)
+
+    for each in (result, alone):
+        assert far(each, {"losses": whole["losses"][6:]}, "losses") <= 1e-6
+        assert far(each, whole, "rows") <= 1e-5
+        assert each["gone"] == whole["gone"]
+
+
 @pytest.mark.parametrize(("mode", "how"), [("sync", "--load"), ("geo", "--server_load")])
 def test_tables_that_checkpoint_and_model_do_not_share_are_named(
     jobs: Any, mode: str, how: str, tmp_path: Path

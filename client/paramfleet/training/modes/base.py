@@ -167,6 +167,10 @@ class Mode(ABC):
         del number
         return True
 
+    def end_day(self) -> None:
+        """Do what is to be done of a day before another one begins, between two steps."""
+        return  # a mode that defines nothing here has sent the day with each step
+
     def evictable(
         self, table: SparseTable, as_of: AsOf, selection: Selection
     ) -> NDArray[np.int64]:

@@ -46,7 +46,7 @@ _MODES = {
 """Settings that may be changed in a running job, and in which modes they mean something."""
 
 
-_EVICTING_MODES = {"sync", "async"}
+_EVICTING_MODES = {"sync", "async", "geo"}
 
 _LOADING_MODES = {"sync", "async", "geo", "localsgd"}
 """Those in which workers stand between two steps, and pservers have all of what they did."""

@@ -32,6 +32,8 @@ def described(
             tensors[f"{index}.ids"] = reply.ids
         if reply.removed is not None:
             tensors[f"{index}.removed"] = reply.removed
+        if reply.refused is not None:
+            tensors[f"{index}.refused"] = reply.refused
         parts.append(about)
     return parts, tensors
 

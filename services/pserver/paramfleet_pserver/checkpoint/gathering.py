@@ -95,7 +95,14 @@ class Gathering:
         return GatheredStates(workers=workers, left_out=self._left_out)
 
     async def with_states(self, spec: TableSpec, part: FilePart) -> FilePart:
-        """Return a part of a table with the states that the workers hold beside it."""
+        """Return a part of a table with the states that the workers hold beside it.
+
+        Columns that the table has itself stay: of its rows' use, which it knows of all workers.
+
+        Args:
+            spec: The table, as it is kept here.
+            part: Some of it.
+        """
         rule = self._rules.get(spec.name)
         if rule is None:
             return part
@@ -115,6 +122,10 @@ class Gathering:
             ids = part.ids[start : start + most]
             pieces = await self._ask(spec.name, {}, ids, len(ids), rule, dim=spec.dim)
             states[start : start + most] = pieces
+        kept = RowLayout.of_states(spec.optimizer, spec.dim).spans
+        for name, span in RowLayout.of_states(rule, spec.dim).spans.items():
+            if name in kept:
+                states[:, span] = part.states[:, kept[name]]
         return replace(part, states=states)
 
     async def _ask(

@@ -119,7 +119,7 @@ async def save_tables(
                 else:
                     parts = _all_rows(table, chunk_rows, files)
                 async for exported in parts:
-                    part = await gathering.with_states(spec, exported)
+                    part = await gathering.with_states(table.spec, exported)
                     await files.write(f"{stem}.{number:05d}.safetensors", spec, part)
                     number += 1
                 gone = await asyncio.to_thread(table.removed)
@@ -132,7 +132,7 @@ async def save_tables(
             else:
                 ranges = _parts_of(table.num_rows, spec)
                 for number, where in enumerate(ranges):
-                    part = await gathering.with_states(spec, await table.read(where))
+                    part = await gathering.with_states(table.spec, await table.read(where))
                     name = f"{stem}.{number:05d}" if len(ranges) > 1 else stem
                     await files.write(f"{name}.safetensors", spec, part)
         written = await files.end()

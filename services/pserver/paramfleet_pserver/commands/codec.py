@@ -195,6 +195,8 @@ def _describe_part(
         about["unique"] = content.unique
         if content.now:
             about["now"] = content.now
+        if content.marks is not None:
+            tensors[f"{index}.marks"] = content.marks
     elif content.piece is not None:
         where, piece = content.where, content.piece
         about |= {"start": where.start, "stop": where.stop}

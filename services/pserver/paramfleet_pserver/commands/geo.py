@@ -36,6 +36,7 @@ from paramfleet_pserver.core.geo.sharers import Sharers
 from paramfleet_pserver.core.pacing import Pace, RateGuard
 from paramfleet_pserver.requests.checked import ExchangePart, ExchangeRequest, Mode
 from paramfleet_pserver.requests.remove_requests import RemoveRequest
+from paramfleet_pserver.tables.adding import add_part
 from paramfleet_pserver.tables.blocks import Block
 from paramfleet_pserver.tables.owners import Job, Owners
 from paramfleet_pserver.tables.parts import DensePart, Guarded, SparsePart, square_of
@@ -80,7 +81,8 @@ class GeoExchange(ServerMode):
     @classmethod
     @override
     def check_rule(cls, spec: TableSpec) -> None:
-        if not spec.optimizer.record.adds:
+        record = spec.optimizer.record
+        if not record.adds and record.statistics is None:
             raise GeoRuleError(table=spec.name, rule=spec.optimizer.rule)
 
     def jobs(
@@ -117,6 +119,9 @@ class GeoExchange(ServerMode):
                 )
                 guarded_steps = part.guarded_steps if is_guarded else 0
                 jobs += self._weigh_jobs(part, content, request, pace, guarded_steps)
+            if isinstance(content, SparsePart) and table.spec.creates_at_push:
+                jobs += self._add_jobs(table, content, number, request.rank)
+                continue
             jobs += table.update_jobs([content], lr=part.lr, step=number)
             if isinstance(content, SparsePart):
                 jobs += self._record_jobs(table, content, request.rank)
@@ -297,6 +302,16 @@ class GeoExchange(ServerMode):
             jobs.append(Job(recorded.block.owner, len(some.ids), act))
         return jobs
 
+    def _add_jobs(self, table: Table, part: SparsePart, number: int, writer: Rank) -> list[Job]:
+        """Add to rows that count their use or need to be admitted, and note them."""
+        assert isinstance(table, SparseTable), "the part is"
+        recorded = {each.block.owner: each for each in self.recorded(table)}
+
+        def add(block: Block, some: SparsePart) -> None:
+            recorded[block.owner].add(some, step=number, writer=writer)
+
+        return table.added_jobs(part, add)
+
     def _record_jobs(self, table: Table, part: SparsePart, writer: Rank) -> list[Job]:
         """Note rows; to run after the jobs that add to them, in one go with them."""
         assert isinstance(table, SparseTable), "the part is"
@@ -340,8 +355,8 @@ class LocalSgdExchange(GeoExchange):
     @classmethod
     @override
     def check_rule(cls, spec: TableSpec) -> None:
-        if spec.kind == "sparse":
-            super().check_rule(spec)
+        if spec.kind == "sparse" and not spec.optimizer.record.adds:
+            raise GeoRuleError(table=spec.name, rule=spec.optimizer.rule)
 
     @override
     def share(self, pace: Pace) -> float:
@@ -411,7 +426,8 @@ class Recorded(NamedTuple):
         scale, power = 1.0, pace.power
         if guarded_steps and len(part.ids):
             guarded = Guarded(self.guard, pace, guarded_steps)
-            scale, power = guarded.stride(square_of(part))
+            square = square_of(part, unscaled=self.block.rows.spec.num_unscaled)
+            scale, power = guarded.stride(square)
         part.weights[:] = np.float32(scale) / counts.astype(np.float32) ** np.float32(power)
 
     def record(self, part: SparsePart, *, writer: Rank) -> None:
@@ -422,6 +438,21 @@ class Recorded(NamedTuple):
         if part.weights is not None:
             self.recorder.announce(writer, rows[part.weights < 1.0])
             self.sharers.note(rows, writer=writer)
+
+    def add(self, part: SparsePart, *, step: int, writer: Rank) -> None:
+        """Add to rows that count their use or need to be admitted, and note them.
+
+        The writer receives those that it doesn't have, or that aren't what it holds.
+        """
+        added = add_part(self.block.rows, part, step=step)
+        is_rounded = self.block.rows.spec.storage != "float32"
+        self.recorder.record(added.changed, writer=None if is_rounded else writer)
+        self.recorder.record(added.made, writer=None)
+        self.recorder.announce(writer, added.differing)
+        if part.weights is not None:
+            weights = part.weights[added.is_changed]
+            self.recorder.announce(writer, added.changed[weights < 1.0])
+            self.sharers.note(added.changed, writer=writer)
 
     def _slots_of(self, part: SparsePart) -> NDArray[np.int64]:
         """Return where rows that exist by now are; only new ones are looked up once more."""

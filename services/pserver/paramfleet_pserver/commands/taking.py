@@ -26,6 +26,8 @@ from paramfleet_shared.tables.encoding import (
     sort_within_shards,
 )
 from paramfleet_shared.tables.routing import route
+from paramfleet_shared.tables.rows.batch import MARK_GROWN
+from paramfleet_shared.tables.rows.ctr import NUM_SEEN
 from paramfleet_shared.values.ids import Rank
 
 __all__ = ["PartReply", "Taken", "TakingRows"]
@@ -47,6 +49,8 @@ class PartReply:
     """Bounds of this server's shards in ``ids``, where they are packed."""
     removed: NDArray[np.int64] | None = None
     """Ids whose copies the worker is to drop before it takes the rows."""
+    refused: NDArray[np.int64] | None = None
+    """Ids that it has sent and that got no row, whose copies it is to drop, too."""
     rows: Encoded
 
 
@@ -136,11 +140,14 @@ class Taken:
         await self._owners.run([Job(0, len(reply_rows.ids), reply_rows.sort)])
         first, last = self._store.shards.start, self._store.shards.stop
         offsets = reply_rows.offsets[first : last + 1]
-        room = room_for((len(reply_rows.ids), table.spec.dim), wire)
+        width = table.spec.dim + (NUM_SEEN if table.spec.optimizer.num_counts else 0)
+        room = room_for((len(reply_rows.ids), width), wire)
         rows = SparsePart(reply_rows.ids, offsets, room, wire)
         await self._owners.run(table.pull_jobs(rows, create=False))
         removed = np.concatenate([each.news.removed for each in taken])
+        refused = await self._refused(table, part.content)
         return PartReply(
+            refused=refused if len(refused) else None,
             removed=removed if len(removed) else None,
             batch=taken[0].reply.batch,
             more=any(each.reply.more for each in taken),
@@ -149,3 +156,23 @@ class Taken:
             offsets=offsets,
             rows=room,
         )
+
+    async def _refused(
+        self, table: SparseTable, part: SparsePart | DensePart
+    ) -> NDArray[np.int64]:
+        """Return which of the ids that were sent have no row, where there may be too many.
+
+        Whoever asks again is answered the same, unless such an id has a row by then.
+        """
+        if not table.spec.entry.max_rows or not isinstance(part, SparsePart):
+            return np.empty(0, np.int64)
+        found: list[NDArray[np.int64]] = []
+
+        def find(block: Block, some: SparsePart) -> None:
+            lacks = block.rows.find(some.ids) < 0
+            if some.marks is not None:
+                lacks &= (some.marks == 0) | (some.marks == MARK_GROWN)
+            found.append(some.ids[lacks])
+
+        await self._owners.run(table.part_jobs(part, find))
+        return np.concatenate([np.empty(0, np.int64), *found])

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_pserver.requests.fields import Fields
-from paramfleet_pserver.requests.tensors import PartIds, change_of
+from paramfleet_pserver.requests.tensors import PartIds, change_of, tensor_of
 from paramfleet_pserver.tables.parts import DensePart, Piece, SparsePart
 from paramfleet_pserver.tables.table import DenseTable, SparseTable, Table
 from paramfleet_pserver.tables.table_store import TableStore
@@ -97,11 +97,28 @@ class Changes:
                 self._message, name, table, wire=wire, shape=(len(ids), table.spec.dim)
             )
             now = part.integer("now", most=latest_of(table.spec)) if part.has("now") else 0
-            return SparsePart(ids, offsets, rows, wire, unique=part.flag("unique"), now=now)
+            marks = self._marks(index, table, len(ids))
+            unique = part.flag("unique")
+            return SparsePart(ids, offsets, rows, wire, unique=unique, now=now, marks=marks)
         assert isinstance(table, DenseTable), "a table is sparse or dense"
         piece, at, stop = self._piece(part, table)
         values = change_of(self._message, name, table, wire=wire, shape=(stop - at,))
         return DensePart(values, wire, at=at, piece=piece)
+
+    def _marks(self, index: int, table: SparseTable, num: int) -> NDArray[np.uint8] | None:
+        """Return what an exchange says of each row of a table that counts, uint8 [n].
+
+        Raises:
+            MalformedMessageError: if it isn't of such a table.
+            RowShapeError: if there aren't as many.
+        """
+        name = f"{index}.marks"
+        if name not in self._message.tensors:
+            return None
+        if self._tensor != "deltas" or not table.spec.creates_at_push:
+            rule = "is of an exchange, of a table that counts its rows or has an entry"
+            raise MalformedMessageError(where=f"tensor {name!r}", rule=rule)
+        return tensor_of(self._message, name, table, dtype="uint8", shape=(num,))
 
     def _piece(self, part: Fields, table: DenseTable) -> tuple[Piece | None, int, int]:
         """Return what a part is a piece of, and which values it is for; None for all.

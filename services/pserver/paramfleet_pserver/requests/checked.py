@@ -23,6 +23,7 @@ from paramfleet_shared.net.wire.identity import PROGRESS, ChangeIdentity
 from paramfleet_shared.net.wire.limits import DEFAULT_LIMITS
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message
 from paramfleet_shared.tables.encoding import WIRE_DTYPES, WireDtype, room_bytes, room_for
+from paramfleet_shared.tables.rows.ctr import NUM_SEEN
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.values.ids import Rank, Step
 
@@ -254,7 +255,7 @@ def pull_request(message: Message, store: TableStore) -> PullRequest:
                 ids, offsets = reader.read_known(index, table, rank=rank, book=book, base=base)
             else:
                 ids, offsets = reader.read(index, table, packed=coded == "delta")
-            shape = (len(ids), table.spec.dim)
+            shape = (len(ids), _width_of(part, table, exact=fields.has("version")))
             num_bytes = _answer_bytes(num_bytes, table, shape, wire)
             rows = SparsePart(ids, offsets, room_for(shape, wire), wire)
         else:
@@ -279,6 +280,20 @@ def pull_request(message: Message, store: TableStore) -> PullRequest:
         version=fields.optional_integer("version"),
         confirms=_confirms_of(fields, rank),
     )
+
+
+def _width_of(part: Fields, table: SparseTable, *, exact: bool) -> int:
+    """Return how many numbers of each row a part asks for.
+
+    Raises:
+        MalformedMessageError: if it asks for such as the table's rows don't have.
+    """
+    if not part.flag("counted"):
+        return table.spec.dim
+    if exact or not table.spec.optimizer.num_counts:
+        rule = "is for tables with an accessor, as they are now"
+        raise MalformedMessageError(where="pull field 'counted'", rule=rule)
+    return table.spec.dim + NUM_SEEN
 
 
 def _values_of(part: Fields, table: Table) -> slice:

@@ -27,6 +27,7 @@ __all__ = [
     "Update",
     "encode_values",
     "is_counted",
+    "numbers_of",
     "pull_rows",
     "push_guarded_rows",
     "push_guarded_values",
@@ -62,6 +63,9 @@ class SparsePart(NamedTuple):
     looked. They hold among an owner's jobs of one change, and no longer. [n]"""
     now: int = 0
     """When it was, as the rows keep it: the worker's day, hour or step; 0 if they don't."""
+    marks: NDArray[np.uint8] | None = None
+    """In GEO, what a worker says of each row (``MARK_GROWN``); nothing is added of ids that
+    have none. None for 0. [n]"""
 
     @property
     def numbers(self) -> Encoded:
@@ -78,8 +82,13 @@ class SparsePart(NamedTuple):
             return self
         weights = None if self.weights is None else self.weights[where]
         slots = None if self.slots is None else self.slots[where]
+        marks = None if self.marks is None else self.marks[where]
         return self._replace(
-            ids=self.ids[where], rows=self.rows.part(where), weights=weights, slots=slots
+            ids=self.ids[where],
+            rows=self.rows.part(where),
+            weights=weights,
+            slots=slots,
+            marks=marks,
         )
 
     def scaled(self, scale: float) -> "SparsePart":
@@ -157,7 +166,13 @@ def is_counted(part: SparsePart | DensePart) -> bool:
 
 
 def pull_rows(block: SparseShard, part: SparsePart, *, create: bool) -> None:
-    """Read rows into ``part.rows``, as they are to travel."""
+    """Read rows into ``part.rows``, as they are to travel.
+
+    Where there is room for what copies of rows with an accessor need, that comes, too.
+    """
+    if part.rows.rows.shape[1] != block.spec.dim:
+        encode_rows(block.read_counted(part.ids), part.wire, out=part.rows)
+        return
     if CODECS[part.wire].direct:
         block.pull(part.ids, part.rows.rows, create=create)
         return
@@ -232,14 +247,24 @@ def push_guarded_rows(
     """As ``push_rows`` of one part, as far as the guard lets it."""
     if part.wire != "float32":
         part = part._replace(rows=Encoded(decode_rows(part.rows, part.wire)), wire="float32")
-    stride = guarded.stride(square_of(part))
+    stride = guarded.stride(square_of(part, unscaled=block.spec.num_unscaled))
     share = guarded.pace.share_at(stride.power)
     push_rows(block, [part._replace(scale=stride.scale)], lr * share, step)
 
 
-def square_of(part: SparsePart) -> float:
-    """Return the squared length of all rows together, as they were sent."""
-    flat = decode_rows(part.rows, part.wire).reshape(-1)
+def numbers_of(part: SparsePart, unscaled: int) -> NDArray[np.float32]:
+    """Return a part's numbers, scaled and weighed but for the first of each row: [n, D]."""
+    return _numbers(part, unscaled)
+
+
+def square_of(part: SparsePart, *, unscaled: int) -> float:
+    """Return the squared length of all rows together, as they were sent.
+
+    Args:
+        part: Of the rows.
+        unscaled: How many of a row's first numbers are left out.
+    """
+    flat = decode_rows(part.rows, part.wire)[:, unscaled:].reshape(-1)
     return float(np.dot(flat, flat))
 
 

@@ -353,6 +353,30 @@ class SparseTable(Table):
             if where.stop > where.start
         ]
 
+    def added_jobs(
+        self, part: SparsePart, add: Callable[[Block, SparsePart], None]
+    ) -> list[Job]:
+        """Apply one update of a worker that is added to rows.
+
+        Args:
+            part: Of the worker.
+            add: Adds a block's part; called by its owner.
+        """
+        self.num_pushes += 1
+        self.use.push(part.offsets)
+        return self.part_jobs(part, add)
+
+    def part_jobs(
+        self, part: SparsePart, act: Callable[[Block, SparsePart], None]
+    ) -> list[Job]:
+        """Return what acts on each block's part, as its owner."""
+        jobs = []
+        for block in self.blocks:
+            where = part.within(block.shards)
+            if count := where.stop - where.start:
+                jobs.append(Job(block.owner, count, partial(act, block, part.part(where))))
+        return jobs
+
     def _split(self, rows: RowIds) -> Iterator[tuple[Block, NDArray[np.int64]]]:
         """Yield the blocks that some of the ids belong to, with these."""
         for block in self.blocks:

@@ -106,6 +106,32 @@ class Admission:
             self._count(keys, admitted)
         else:
             admitted[:] = True
+        return self._counted(keys, admitted)
+
+    def accept(self, keys: NDArray[np.uint64], uses: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which ids get a row now, of ids that have none and that a worker counts, too.
+
+        Args:
+            keys: uint64 [n], each once.
+            uses: int64 [n], in how many steps each came since it was asked about last; 0 of an
+                id that the worker has admitted by its own counts.
+        """
+        admitted = uses <= 0
+        if self._entry.kind == "count_filter":
+            waits = np.flatnonzero(~admitted)
+            number = 0
+            while waits.size:
+                found = np.empty(waits.size, np.bool_)
+                self._count(keys[waits], found)
+                admitted[waits[found]] = True
+                number += 1
+                waits = waits[~found & (uses[waits] > number)]
+        return self._counted(keys, admitted)
+
+    def _counted(
+        self, keys: NDArray[np.uint64], admitted: NDArray[np.bool_]
+    ) -> NDArray[np.bool_]:
+        """Return which of those admitted there is room for, and count them."""
         if self._share:
             self._limit(keys, admitted)
         num = int(admitted.sum())

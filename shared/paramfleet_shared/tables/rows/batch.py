@@ -7,7 +7,13 @@ from numpy.typing import NDArray
 
 from paramfleet_shared.tables.encoding import are_sorted_within_shards, sort_within_shards
 
-__all__ = ["RowBatch", "RowIds"]
+__all__ = ["MARK_GROWN", "MOST_USES", "RowBatch", "RowIds"]
+
+MARK_GROWN = 255
+"""What a GEO worker says of a row, uint8: its copy has its embedx. 0 says that it has none, and
+up to ``MOST_USES`` in how many steps an id came that has no row there."""
+
+MOST_USES = MARK_GROWN - 1
 
 
 class RowIds(NamedTuple):

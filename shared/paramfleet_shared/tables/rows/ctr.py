@@ -14,7 +14,11 @@ from paramfleet_shared.tables.rows.layout import RowLayout
 from paramfleet_shared.tables.rules.ctr.catalog import PART_RULES
 from paramfleet_shared.tables.spec import OptimizerSpec
 
-__all__ = ["ctr_layout_of", "num_miscounted", "scores_of"]
+__all__ = ["NUM_SEEN", "ctr_layout_of", "num_miscounted", "scores_of"]
+
+NUM_SEEN = 2
+"""Numbers that copies of a row need beside its value: the day it was seen, and whether it has
+its embedx."""
 
 
 def scores_of(

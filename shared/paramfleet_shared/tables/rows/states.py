@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from paramfleet_shared.tables.kernels.basics.compiled import as_input
 from paramfleet_shared.tables.routing import all_finite
 from paramfleet_shared.tables.rows.layout import RowLayout
-from paramfleet_shared.tables.spec import OptimizerSpec
+from paramfleet_shared.tables.spec import SEEN, OptimizerSpec
 
 __all__ = [
     "check_row_states",
@@ -71,8 +71,9 @@ def states_for(
 ) -> NDArray[np.float32]:
     """Return the states that saved values have under a rule: those saved, or new ones.
 
-    Only the same rule can go on with them: what another keeps means something else. A column
-    that it has and the saved ones haven't, or of another width, begins anew.
+    Only the same rule can go on with them: what another keeps means something else, but for
+    when a row was pushed last. A column that it has and the saved ones haven't, or of another
+    width, begins anew.
 
     Args:
         rule: Which trains from now on.
@@ -85,9 +86,12 @@ def states_for(
     if saved.rule == rule.rule and new == former:
         return states
     rows = new.new_rows(len(values))
-    if saved.rule == rule.rule:
+    columns = set(new.columns) & set(former.columns)
+    if saved.rule != rule.rule:
+        columns = {column for column in columns if column.name == SEEN.name}
+    if columns:
         had = states.T if values.ndim == 1 else states
-        for column in set(new.columns) & set(former.columns):
+        for column in columns:
             rows[:, new.spans[column.name]] = had[:, former.spans[column.name]]
     return rows if values.ndim > 1 else rows.T.copy()
 

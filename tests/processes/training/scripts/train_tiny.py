@@ -39,6 +39,7 @@ parser.add_argument("--device", default="cpu")
 parser.add_argument("--accessor", default="", help="a sparse rule, for both tables")
 parser.add_argument("--cvm", action="store_true")
 parser.add_argument("--days", type=int, default=0, help="of so many steps, with a shrink each")
+parser.add_argument("--first_day", type=int, default=0, help="days that were before")
 parser.add_argument("--entry", default="", help="count:N or share:P, for both tables")
 parser.add_argument("--evict", default="", help="JSON of strategy.eviction_configs")
 args = parser.parse_args()
@@ -187,8 +188,9 @@ if args.prefetch:
 gone: list[dict[str, int]] = []
 for number, (ids, label) in enumerate(loader):
     if args.days and number % args.days == 0:
-        fleet.set_date(f"202611{number // args.days + 1:02}")
-        if number:
+        day = args.first_day + number // args.days
+        fleet.set_date(f"202611{day + 1:02}")
+        if day:
             would = fleet.shrink(dry_run=True)
             gone.append(fleet.shrink())
             assert gone[-1] == would or args.mode != "sync", (gone, would)

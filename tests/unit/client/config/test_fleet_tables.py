@@ -150,5 +150,7 @@ def test_a_table_is_described_once_and_where_there_are_accessors() -> None:
     with pytest.raises(StrategyError, match="belongs to parameter servers"):
         strategy.resolve_collective()
     strategy.a_sync_configs = {"k_steps": 4}
-    with pytest.raises(StrategyError, match="no effect in geo mode"):
+    assert strategy.resolve().accessors["t"].accessor == CtrAccessor(cvm=True)
+    strategy.a_sync_configs = {"use_ps_gpu": 1}
+    with pytest.raises(StrategyError, match="no effect in gpubox mode"):
         strategy.resolve()

@@ -89,14 +89,15 @@ def test_checkpoints_are_counted_and_named() -> None:
 def test_rows_go_where_one_worker_can_remove_them_and_are_counted_elsewhere() -> None:
     first = operator_actions.shrink(NONE, job("async"), table="", dry_run=False)
     second = operator_actions.shrink(first, job("sync"), table="ads", dry_run=True)
+    operator_actions.shrink(second, job("geo"), table="", dry_run=False)
 
     assert first.shrink == ShrinkOrder(number=1, table="", dry_run=False)
     assert second.shrink == ShrinkOrder(number=2, table="ads", dry_run=True)
     assert Orders.from_json(second.to_json()) == second
     with pytest.raises(ActionRefusedError, match="set every_steps"):
         operator_actions.shrink(NONE, job("sync"), table="", dry_run=False)
-    with pytest.raises(ActionRefusedError, match="rows are evicted in async, sync"):
-        operator_actions.shrink(NONE, job("geo"), table="", dry_run=True)
+    with pytest.raises(ActionRefusedError, match="rows are evicted in async, geo, sync"):
+        operator_actions.shrink(NONE, job("gpubox"), table="", dry_run=True)
     left = job("async", training=frozenset({1}))
     with pytest.raises(ActionRefusedError, match="worker 0"):
         operator_actions.shrink(NONE, left, table="", dry_run=True)

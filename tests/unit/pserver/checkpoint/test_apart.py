@@ -51,9 +51,9 @@ class Stall:
         self.over = threading.Event()
         real, first = tensorfile._pieces, iter([True])
 
-        def pieces(arrays: Any, names: Any) -> Iterator[Any]:
+        def pieces(array: Any) -> Iterator[Any]:
             stalls = next(first, False)
-            for piece in real(arrays, names):
+            for piece in real(array):
                 yield piece
                 if stalls and not self.begun.is_set():
                     self.begun.set()

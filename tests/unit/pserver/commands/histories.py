@@ -228,6 +228,9 @@ class History:
             if table != "flat":
                 tensors |= {f"{index}.ids": routed.ids, f"{index}.offsets": routed.offsets}
                 about["unique"] = deed.guarded
+                if self._mode == "geo" and self._store.find(table).spec.creates_at_push:
+                    marks = random.choice([0, 0, 1, 2, 255], len(ids)).astype(np.uint8)
+                    tensors[f"{index}.marks"] = marks
             about |= {"lr": 0.1, "wire": deed.wire, "ack": deed.step, "max_rows": MOST_ROWS}
             about |= {"damping": deed.damping, "guarded_steps": float(deed.guarded)}
             parts.append(about)
@@ -306,12 +309,15 @@ def store_for(num_owners: int) -> TableStore:
 
 def specs_of(mode: Mode, storage: str, rule: str) -> tuple[TableSpec, ...]:
     adds_up = mode in {"geo", "localsgd"}
-    sparse = OptimizerSpec(rule="sum" if adds_up else cast("Any", rule))
+    counts = rule == "ctr" and mode == "geo"
+    sparse = OptimizerSpec(rule="sum" if adds_up and not counts else cast("Any", rule))
     plain = "sgd" if rule == "ctr" else rule  # an accessor's rows are float32, never dense
     dense = OptimizerSpec(rule="sum" if mode == "geo" else cast("Any", plain))
-    tracks: Tracks = "step" if mode in {"sync", "async"} else "none"
+    tracks: Tracks = "step" if mode in {"sync", "async", "geo"} else "none"
     half = OptimizerSpec(rule="sum" if adds_up else cast("Any", plain), tracks=tracks)
-    entry = ENTRIES.get(rule, EntrySpec()) if mode in {"sync", "async"} else EntrySpec()
+    entry = EntrySpec()
+    if mode in {"sync", "async", "geo"}:
+        entry = ENTRIES.get(rule, EntrySpec())
     return (
         TableSpec(
             name="rows",

@@ -47,6 +47,11 @@ class Delta(NamedTuple):
     pserver's part of a dense table."""
     num_steps: int = 0
     """Steps that the differences are of; 0 if there are none."""
+    marks: NDArray[np.uint8] | None = None
+    """What is said of each row beside its numbers, as of ``MARK_GROWN``; None if the table has
+    no use for it. [n]"""
+    now: int = 0
+    """When it is, as rows keep it."""
 
 
 def divided(
@@ -77,4 +82,5 @@ def part_of(delta: Delta, part: slice) -> Delta:
     bounds = np.clip(offsets, part.start, part.stop) - part.start
     rows = RowIds(ids[part], np.minimum(bounds, len(ids[part])))
     encoded = tuple(each.part(part) for each in delta.encoded)
-    return delta._replace(values=delta.values[part], rows=rows, encoded=encoded)
+    marks = None if delta.marks is None else delta.marks[part]
+    return delta._replace(values=delta.values[part], rows=rows, encoded=encoded, marks=marks)

@@ -16,13 +16,13 @@ from typing_extensions import override
 
 from paramfleet.config.strategy import TrainingMode
 from paramfleet.tables.dense_parameters import named_in
-from paramfleet.tables.embedding_errors import demand_plain_rows
 from paramfleet.tables.error_feedback import sent_and_lost
-from paramfleet.tables.exchange_rows import received_ids, removed_ids
+from paramfleet.tables.exchange_rows import received_ids, refused_ids, removed_ids
 from paramfleet.tables.replica import DenseReplica, RowReplica
 from paramfleet.tables.row_store import RowStore, spec_of
 from paramfleet.tables.sparse import SparseTable
-from paramfleet.training.evicting.removals import send_removal
+from paramfleet.training.evicting.removals import count_rows, send_removal, survey
+from paramfleet.training.evicting.selecting import Selection
 from paramfleet.training.in_place import moves_in_place
 from paramfleet.training.job import (
     Job,
@@ -37,10 +37,11 @@ from paramfleet.training.loaded_states import take_saved_states
 from paramfleet.training.modes.base import Mode, ModelTables, check_gradients
 from paramfleet.training.modes.fresh import FreshSteps
 from paramfleet.training.modes.geo.came import RowsThatCame
+from paramfleet.training.modes.geo.counted import CountedReplica, Uses, is_use, with_marks
 from paramfleet.training.modes.geo.deltas import Delta, Received, ReceivedRows, divided
 from paramfleet.training.modes.geo.in_place import GeoInPlace
 from paramfleet.training.modes.geo.periods import Periods
-from paramfleet.training.modes.geo.powers import powers_at
+from paramfleet.training.modes.geo.powers import HALF, Powers, powers_at
 from paramfleet.training.modes.geo.rows import drop, pull_anew, take_lost, take_received
 from paramfleet.training.modes.geo.states import GeoStates
 from paramfleet.training.modes.rowstep import RowStepper, forget_states, step_rows
@@ -54,6 +55,7 @@ from paramfleet_shared.tables.encoding import (
     narrowest,
 )
 from paramfleet_shared.tables.rows.batch import RowIds
+from paramfleet_shared.tables.rows.evicting import AsOf
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 
 if TYPE_CHECKING:
@@ -84,17 +86,20 @@ class GeoMode(Mode):
         self._tables = tables
         self._blocks = [block for block, _ in tables.dense]
         stores = [RowStore.of(table) for table, _ in tables.sparse]
-        demand_plain_rows([store.spec for store in stores], where="geo mode")
         self._rows = {
-            store.spec.name: RowReplica(
+            store.spec.name: _kind_of(store)(
                 store,
                 worker_num=job.worker_num,
                 merge=mode.geo_merge,
                 num_shards=job.placement.num_shards,
-                narrows=mode.wire_dtype != "float32",
+                narrows=self._wire_of(store) != "float32",
             )
             for store in stores
         }
+        self._uses = {
+            store.spec.name: Uses(store) for store in stores if store.spec.creates_at_push
+        }
+        """Of tables that count their rows or have an entry."""
         counts = {"workers": job.worker_num, "fresh_steps": mode.fresh_steps}
         self._powers = partial(powers_at, mode.geo_merge, optimizer, **counts)
         paced = mode.geo_merge == "paced"
@@ -130,7 +135,8 @@ class GeoMode(Mode):
         """Start from worker 0's dense parameters, and from loaded rows if there are any."""
         shards = self._job.placement.num_shards
         specs = [
-            spec_of(table, rule=_SUM, num_shards=shards) for table, _ in self._tables.sparse
+            spec_of(table, rule=_added_by(table), num_shards=shards)
+            for table, _ in self._tables.sparse
         ]
         model = self._job.agreement.model
         specs += [
@@ -220,6 +226,29 @@ class GeoMode(Mode):
         self.wait_exchanged()
         self._exchange_now(self._take_deltas())
 
+    @override
+    def end_day(self) -> None:
+        """Send what was counted on this day: each exchange is of one."""
+        if any(replica.store.spec.optimizer.num_counts for replica in self._rows.values()):
+            self.flush()
+
+    @override
+    def takes_turn(self, number: int) -> bool:
+        return number % self._job.worker_num == self._job.author.rank % self._job.worker_num
+
+    @override
+    def evictable(
+        self, table: SparseTable, as_of: AsOf, selection: Selection
+    ) -> NDArray[np.int64]:
+        self.flush()  # rows that were seen now are worth more
+        asking = survey(self._job, table.name, as_of, selection, step=self._step)
+        return self._job.communicator.wait(asking)
+
+    @override
+    def num_rows(self, table: SparseTable) -> int:
+        asking = count_rows(self._job, table.name, step=self._step)
+        return self._job.communicator.wait(asking)
+
     def reload(self, *, workers: int) -> None:
         """Take the servers' values and a share of loaded states; one's own are forgotten."""
         self.wait_exchanged()
@@ -275,10 +304,21 @@ class GeoMode(Mode):
         self._exchange_now(self._no_deltas())
         if self._mode.wire_dtype != "float32":
             for name, replica in self._rows.items():
-                pull_anew(self._job, replica, max_rows=self._max_rows(name))
+                if self._wire_of(replica.store) != "float32":
+                    pull_anew(self._job, replica, max_rows=self._max_rows(name))
 
     def _periods_from(self, step: int) -> Periods:
         return Periods(k_steps=self._mode.k_steps, growth=self._mode.geo_growth, step=step)
+
+    def _is_counted(self, table: str) -> bool:
+        rows = self._rows.get(table)
+        return rows is not None and bool(rows.store.spec.optimizer.num_counts)
+
+    def _wire_of(self, store: RowStore) -> WireDtype:
+        """Return how rows of a table travel: counts exactly."""
+        if store.spec.optimizer.num_counts:
+            return "float32"
+        return narrowest(self._mode.wire_dtype, store.spec.dim)
 
     def _narrowed(self, delta: Delta) -> Delta:
         """Return a delta as it travels; what that loses of it counts as unsent again."""
@@ -288,21 +328,33 @@ class GeoMode(Mode):
             self._dense[name].give_back(lost)
             return delta._replace(wire=wire, encoded=tuple(parts))
         replica = self._rows[name]
-        wire = narrowest(wire, replica.store.spec.dim)
+        wire = self._wire_of(replica.store)
+        if wire == "float32":
+            return delta
         rows, order = delta.rows.sorted()
-        values = delta.values if order is None else delta.values[order]
+        values, marks = delta.values, delta.marks
+        if order is not None:
+            values, marks = values[order], None if marks is None else marks[order]
         encoded, lost = sent_and_lost(values, wire)
-        replica.give_back(rows.ids, lost)
-        return Delta(name, values, rows, wire, tuple(encoded), delta.num_steps)
+        sent = slice(None) if marks is None else ~is_use(marks)  # others have no row
+        replica.give_back(rows.ids[sent], lost[sent])
+        return delta._replace(
+            values=values, rows=rows, wire=wire, encoded=tuple(encoded), marks=marks
+        )
 
     def _take_deltas(self, *, rest: bool = False) -> list[Delta]:
         """Return what this worker has to send; with ``rest``, all of it."""
         deltas = []
         num_steps = self._step - self._delta_step
         self._delta_step = self._step
-        for name, replica in self._rows.items():
-            batch = replica.take_rest() if rest else replica.take_delta()
-            deltas.append(Delta(name, batch.values, batch.rows, num_steps=num_steps))
+        for table, _ in self._tables.sparse:
+            name = table.name
+            replica = self._rows[name]
+            batch, marks = replica.take_rest() if rest else replica.take_delta(), None
+            if name in self._uses:
+                batch, marks = with_marks(batch, replica, self._uses[name])
+            delta = Delta(name, batch.values, batch.rows, num_steps=num_steps, marks=marks)
+            deltas.append(delta._replace(now=table.now))
         for block in self._blocks:
             dense = self._dense[block.name]
             take = dense.take_rest if rest else dense.take_delta
@@ -433,6 +485,8 @@ class GeoMode(Mode):
             rows=delta.rows,
             wire=delta.wire,
             encoded=encoded,
+            marks=delta.marks,
+            now=delta.now,
         )
 
     def _collect(
@@ -445,7 +499,13 @@ class GeoMode(Mode):
         received.slowest = slowest_of(answers)
         more: set[str] = set()
         for index, write in enumerate(writes):
-            if write.rows is None or not receives:
+            if write.rows is None:
+                continue
+            refused = [ids for a in answers if len(ids := refused_ids(a, index))]
+            if refused:
+                said = received.rows.setdefault(write.table, [])
+                said.append(_dropped(np.concatenate(refused), write.values))
+            if not receives:
                 continue
             rows = [decoded_part(answer, index, write.wire) for answer in answers]
             for server, answer in enumerate(answers):
@@ -465,8 +525,27 @@ class GeoMode(Mode):
     ) -> dict[str, float]:
         """Return what is acknowledged, how many rows may come, and how servers divide."""
         is_dense, powers = write.rows is None, self._powers(step=step)
+        if self._mode.geo_merge == "paced" and self._is_counted(write.table):
+            powers = Powers(HALF, HALF)  # its rule isn't the optimizer's
         return {
             "ack": self._acks.get((server, write.table), 0),
             "max_rows": self._max_rows(write.table) if receives and not is_dense else 1,
             **powers.fields(dense=is_dense, num_steps=num_steps),
         }
+
+
+def _kind_of(store: RowStore) -> type[RowReplica]:
+    return CountedReplica if store.spec.optimizer.num_counts else RowReplica
+
+
+def _added_by(table: SparseTable) -> OptimizerSpec:
+    """Return the rule by which pservers add what workers send of a table."""
+    if table.accessor is not None:
+        return table.accessor.rule_apart
+    tracks = table.kept_as.tracks
+    return _SUM if tracks == "none" else OptimizerSpec(rule="sum", tracks=tracks)
+
+
+def _dropped(ids: NDArray[np.int64], values: NDArray[np.float32]) -> ReceivedRows:
+    """Return rows that are to be dropped, int64 [n], and none in their place."""
+    return ReceivedRows(ids, np.empty(0, np.int64), values[:0])

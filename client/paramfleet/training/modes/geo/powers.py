@@ -23,7 +23,7 @@ from paramfleet.config.strategy import GeoMerge
 from paramfleet.tables.combined import parts_of
 from paramfleet.tables.rules import pace_of
 
-__all__ = ["EARLY_STEPS", "WARM_STEPS", "Powers", "powers_at"]
+__all__ = ["EARLY_STEPS", "HALF", "WARM_STEPS", "Powers", "powers_at"]
 
 WARM_STEPS = 12
 EARLY_STEPS = 800

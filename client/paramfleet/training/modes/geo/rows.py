@@ -13,6 +13,7 @@ from paramfleet.training.modes.geo.states import GeoStates
 from paramfleet.transport.requests import Read, ReadPlan
 from paramfleet_shared.tables.partition import partition
 from paramfleet_shared.tables.rows.batch import RowIds
+from paramfleet_shared.tables.rows.ctr import NUM_SEEN
 
 __all__ = ["drop", "lost_ids", "pull_anew", "take_lost", "take_received"]
 
@@ -110,7 +111,9 @@ def _pulled(
     spec, placement = replica.store.spec, job.placement
     for start in range(0, len(ids), max_rows):
         some, _, offsets = partition(ids[start : start + max_rows], placement.num_shards)
-        read = Read(table=spec.name, rows=RowIds(some, offsets), dim=spec.dim)
+        counted = bool(spec.optimizer.num_counts)
+        dim = spec.dim + (NUM_SEEN if counted else 0)
+        read = Read(table=spec.name, rows=RowIds(some, offsets), dim=dim, counted=counted)
         plan = ReadPlan([read], placement)
         answers = job.communicator.wait(
             job.pservers.pull(plan, rank=job.author.rank, min_step=0)

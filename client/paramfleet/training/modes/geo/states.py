@@ -31,13 +31,17 @@ from paramfleet.training.modes.rowstep import RowStepper
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.tables.memory.reservation import RowColumn
 from paramfleet_shared.tables.rows.layout import RowLayout
+from paramfleet_shared.tables.rules.ctr.accessor import STATISTICS
 from paramfleet_shared.tables.rules.record import Column
-from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
+from paramfleet_shared.tables.spec import SEEN, OptimizerSpec, TableSpec
 
 __all__ = ["GeoStates"]
 
 UNKNOWN = -1
 """Count of a row that this worker doesn't have."""
+
+_OF_SERVERS = frozenset({*STATISTICS, SEEN.name})
+"""Columns that the pservers have: a worker receives them with its rows."""
 
 log = logging.getLogger(__name__)
 
@@ -157,12 +161,15 @@ class GeoStates:
         assert rule is not None, "it was asked before"
         slots = stepper.store.held(ids)
         here = slots >= 0
-        spans = RowLayout.of_states(rule, stepper.table.dim).spans
+        former = RowLayout.of_states(saved.optimizer, saved.dim)
+        own = RowLayout.of_states(rule, saved.dim)
+        known = {each.name for each in set(former.columns) & set(own.columns)} - _OF_SERVERS
         columns = {
             column.name: self._share(
-                column, states[here, spans[column.name]], saved.optimizer, rule
+                column, states[here, former.spans[column.name]], saved.optimizer, rule
             )
             for column in rule.columns
+            if column.name in known
         }
         stepper.restore(slots[here], columns, steps=steps)
         self._before[saved.name] = steps

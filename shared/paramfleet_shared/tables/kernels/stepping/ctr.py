@@ -22,6 +22,7 @@ __all__ = [
     "CtrLayout",
     "CtrStep",
     "CtrTable",
+    "add_ctr_rows",
     "ctr_step_of",
     "expiry_limits_of",
     "scoring_of",
@@ -341,6 +342,58 @@ def step_ctr_rows(
         if _step_row(step, floats, row, grads, i * dim, layout):
             floats[row + layout.is_extended] = np.float32(1.0)
             fill_columns(firsts, keys[i], floats, row, (NUM_SHORT, dim))
+
+
+@uncounted
+def add_ctr_rows(
+    step: CtrStep,
+    table: CtrTable,
+    slots: NDArray[np.int64],
+    keys: NDArray[np.uint64],
+    deltas: NDArray[np.float32],
+    has_grown: NDArray[np.bool_],
+) -> None:
+    """Add what a worker has counted and learned itself to the row at each slot, each once.
+
+    A row grows before its embedx is added to: where the worker's copy has grown, or where its
+    score is high enough now. So a copy that grew at the same score begins as this row does.
+
+    Args:
+        step: Its day, threshold and bounds; no rule is run.
+        table: The rows.
+        slots: Where they are.
+        keys: Their ids.
+        deltas: Flat, ``dim`` floats a row: shows, clicks and differences.
+        has_grown: Whether each copy has its embedx.
+    """
+    firsts, floats, layout = table
+    dim, pitch = layout.dim, layout.pitch
+    embed, embedx = step.embed, step.embedx
+    for i in range(slots.size):
+        if i + AHEAD < slots.size:
+            prefetch_row(floats, slots[i + AHEAD] * pitch, pitch)
+        row, first = slots[i] * pitch, i * dim
+        show, click = deltas[first], deltas[first + 1]
+        if show > 0:
+            seen = floats[row + layout.seen_day]
+            left = _faded(step.scoring, seen, step.day)
+            floats[row] = floats[row] * left + show
+            floats[row + 1] = floats[row + 1] * left + click
+            floats[row + layout.delta_score] += _score(step.scoring, show, click)
+            floats[row + layout.seen_day] = max(seen, np.float32(step.day))
+        value = np.float64(floats[row + NUM_COUNTS]) + np.float64(deltas[first + NUM_COUNTS])
+        floats[row + NUM_COUNTS] = _within(value, embed)
+        if dim == NUM_SHORT:
+            continue
+        if floats[row + layout.is_extended] == 0:
+            score: Any = _score(step.scoring, floats[row], floats[row + 1])
+            if not has_grown[i] and score < step.threshold:
+                continue
+            floats[row + layout.is_extended] = np.float32(1.0)
+            fill_columns(firsts, keys[i], floats, row, (NUM_SHORT, dim))
+        for j in range(NUM_SHORT, dim):
+            value = np.float64(floats[row + j]) + np.float64(deltas[first + j])
+            floats[row + j] = _within(value, embedx)
 
 
 @uncounted

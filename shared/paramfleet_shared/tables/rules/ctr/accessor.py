@@ -19,6 +19,8 @@ of each up; its newer accessor has a clock, as here.
 Source: Paddle, ``paddle/fluid/distributed/ps/table/ctr_accessor.cc``, ``ctr_dymf_accessor.cc``.
 """
 
+from typing import Any
+
 from paramfleet_shared.tables.rules.ctr.catalog import PART_RULES
 from paramfleet_shared.tables.rules.record import (
     Broken,
@@ -29,7 +31,7 @@ from paramfleet_shared.tables.rules.record import (
     Statistics,
 )
 
-__all__ = ["CTR", "NUM_COUNTS", "NUM_SHORT", "PARTS", "STATISTICS"]
+__all__ = ["CTR", "NUM_COUNTS", "NUM_SHORT", "PARTS", "STATISTICS", "without_rules"]
 
 NUM_COUNTS = 2
 """show and click."""
@@ -93,6 +95,7 @@ def _columns(constants: Constants) -> tuple[Column, ...]:
                 skips=NUM_SHORT,
                 first=first,
                 not_negative=state.not_negative,
+                merge=state.merge,
             )
             columns.append(column)
     return (*columns, *(Column(name=name, per_row=True) for name in STATISTICS))
@@ -106,6 +109,20 @@ def _unscaled(constants: Constants, dim: int) -> int:
 def _drawn(constants: Constants, dim: int) -> int:
     """A row without embedx has no other value that could differ from row to row."""
     return int(dim == NUM_SHORT or not constants["zero_init"])
+
+
+def without_rules(constants: Constants) -> dict[str, Any]:
+    """Return the constants of rows that other processes step: what they send is added.
+
+    The rows keep what they count, and no states: each of the others has its own.
+    """
+    own = {each.name for part in PARTS for each in _of_part(part)}
+    plain = {name: value for name, value in constants.items() if name not in own}
+    for part in PARTS:
+        plain[f"{part}_rule"] = "SparseNaiveSGDRule"
+        for bound in ("min_bound", "max_bound"):
+            plain[f"{part}_{bound}"] = constants[f"{part}_{bound}"]
+    return plain | {"grad_scale": "mean"}  # no difference is a sum over instances
 
 
 CTR = Rule(

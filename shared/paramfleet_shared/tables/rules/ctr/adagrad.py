@@ -25,7 +25,7 @@ def _update(_numbers: Any, value: Any, _states: Any, grad: Any, rate: Any) -> An
 ADAGRAD = PartRule(
     name="SparseAdaGradSGDRule",
     constants=(FIRST_SUM,),
-    of_part=(PartState(name="g2sum", not_negative=True),),
+    of_part=(PartState(name="g2sum", not_negative=True, merge="sum"),),
     per_show=True,
     begin=_begin,
     update=_update,

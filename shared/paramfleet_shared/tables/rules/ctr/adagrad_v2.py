@@ -23,7 +23,7 @@ def _update(_numbers: Any, value: Any, _states: Any, grad: Any, rate: Any) -> An
 ADAGRAD_V2 = PartRule(
     name="SparseAdaGradV2SGDRule",
     constants=(FIRST_SUM,),  # which this rule has and doesn't use, as in Fleet
-    of_part=(PartState(name="g2sum", not_negative=True),),
+    of_part=(PartState(name="g2sum", not_negative=True, merge="sum"),),
     per_show=True,
     begin=_begin,
     update=_update,

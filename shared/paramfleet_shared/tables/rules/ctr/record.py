@@ -10,7 +10,7 @@ Formulas: Paddle, ``paddle/fluid/distributed/ps/table/sparse_sgd_rule.cc``.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from paramfleet_shared.tables.rules.record import Constant, Constants
 
@@ -29,6 +29,8 @@ class PartState:
     """The constant that it begins as; None for 0."""
     not_negative: bool = False
     """Whether it is a sum or a mean of squares."""
+    merge: Literal["mean", "sum"] = "mean"
+    """How the states of workers that trained apart become one, as of ``Column``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -21,7 +21,7 @@ def _update(numbers: Any, value: Any, states: Any, grad: Any, first: Any) -> Any
 STD_ADAGRAD = PartRule(
     name="StdAdaGradSGDRule",
     constants=(FIRST_SUM,),
-    of_weights=(PartState(name="g2sum", not_negative=True),),
+    of_weights=(PartState(name="g2sum", not_negative=True, merge="sum"),),
     per_show=True,
     begin=_begin,
     update=_update,
