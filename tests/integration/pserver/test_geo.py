@@ -18,7 +18,7 @@ from paramfleet_shared.errors.served import (
 from paramfleet_shared.errors.tables import TableMemoryError
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message
 from paramfleet_shared.tables.encoding import encode_rows
-from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
+from paramfleet_shared.tables.spec import EntrySpec, OptimizerSpec, TableSpec
 from paramfleet_shared.testing.faults import FaultPlan
 from paramfleet_shared.values.amounts import Memory
 
@@ -393,6 +393,68 @@ async def test_a_table_with_an_optimizer_is_not_served_in_geo(start_servers: Sta
 
     assert (caught.value.table, caught.value.rule) == ("adam", "sgd")
     assert cluster.routes[0].facts()["tables"] == []
+
+
+async def test_a_full_table_names_the_ids_that_got_no_row_and_names_them_again(
+    start_servers: Start,
+) -> None:
+    capped = replace(ROWS, entry=EntrySpec(max_rows=8))
+    (ada,) = await crew(await start_servers(2), 1, capped)
+    changes = rows(dict.fromkeys(range(40), 1.0))
+    messages = ada.messages(
+        {"rows": changes}, tensor="deltas", extra=lambda *_: {"ack": 0, "max_rows": 99}, step=0
+    )
+
+    said = [
+        reply.tensors["0.refused"].tolist() for reply in await ada.send("exchange", messages)
+    ]
+    again = [
+        reply.tensors["0.refused"].tolist() for reply in await ada.send("exchange", messages)
+    ]
+
+    assert again == said
+    refused = [each for server in said for each in server]
+    admitted = sorted(set(range(40)) - set(refused))
+    assert len(admitted) == 8
+    assert (await ada.pull("rows", admitted)).tolist() == [[1.0, 1.0]] * 8
+
+
+async def test_ids_get_a_row_by_the_steps_that_all_workers_name(start_servers: Start) -> None:
+    counted = replace(ROWS, entry=EntrySpec(kind="count_filter", value=4))
+    ada, bob = await crew(await start_servers(1), 2, counted)
+
+    async def use(worker: Worker, marks: dict[int, int]) -> Message:
+        used = rows(dict.fromkeys(marks, 0.0))
+        extra = {"ack": 0, "max_rows": 99, "unique": True}
+        (message,) = worker.messages(
+            {"rows": used}, tensor="deltas", extra=lambda *_: extra, step=0
+        )
+        steps = [marks[each] for each in message.tensors["0.ids"].tolist()]
+        tensors = {**message.tensors, "0.marks": np.array(steps, np.uint8)}
+        (reply,) = await worker.send("exchange", [replace(message, tensors=tensors)])
+        return reply
+
+    assert not len((await use(ada, {7: 2, 8: 1})).tensors["0.ids"])
+    reply = await use(bob, {7: 2, 8: 2})
+    assert reply.tensors["0.ids"].tolist() == [7], "it has no row of it"
+    assert (await use(ada, {})).tensors["0.ids"].tolist() == [7]
+
+
+async def test_marks_are_of_tables_that_have_a_use_for_them(start_servers: Start) -> None:
+    (ada,) = await crew(await start_servers(1), 1, ROWS)
+    extra = {"ack": 0, "max_rows": 99}
+    (message,) = ada.messages(
+        {"rows": rows({1: 1.0})}, tensor="deltas", extra=lambda *_: extra, step=0
+    )
+    marked = replace(message, tensors={**message.tensors, "0.marks": np.zeros(1, np.uint8)})
+    with pytest.raises(MalformedMessageError, match="marks"):
+        await ada.send("exchange", [marked])
+
+    parts = [{"table": "rows", "counted": True}]
+    fields = {"rank": 0, "min_version": 0, "parts": parts}
+    tensors = {"0.ids": np.empty(0, np.int64), "0.offsets": np.zeros(9, np.int64)}
+    with pytest.raises(MalformedMessageError, match="counted"):
+        await ada.call(0, "pull", Message(fields=fields, tensors=tensors))
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,15 @@ from paramfleet.tables.row_store import spec_of
 from paramfleet.telemetry.step_times import StepTimes
 from paramfleet.training.job import Job, declare
 from paramfleet.training.modes.base import collect_tables
+from paramfleet.training.modes.geo.counted import CountedReplica, added_by
 from paramfleet.training.modes.geo.mode import GeoMode
+from paramfleet.training.modes.geo.rows import _pulled
 from paramfleet.transport.answering import Answering
 from paramfleet.transport.communicator import Communicator
 from paramfleet.transport.leaving import Departure
 from paramfleet.transport.pservers import PServers
 from paramfleet.transport.requests import Author
 from paramfleet_shared.tables.rowstore import initial_rows
-from paramfleet_shared.tables.spec import OptimizerSpec
 from paramfleet_shared.testing.patience import LATE_S
 
 DIM = 4
@@ -35,7 +37,7 @@ MODE = TrainingMode(name="geo", k_steps=1, geo_merge="remainder")
 class GeoWorker:
     """The mode of one worker; its methods block, so they are called in a thread."""
 
-    def __init__(self, pservers: Pservers, rank: int) -> None:
+    def __init__(self, pservers: Pservers, rank: int, **options: Any) -> None:
         self._communicator = Communicator()
         self._communicator.start()
         author = Author(rank=rank, incarnation=1)
@@ -51,13 +53,13 @@ class GeoWorker:
             departure=departure,
             answering=Answering(self._communicator, self._pservers, author, departure),
         )
-        embedding = fleet.nn.Embedding(0, DIM, name="rows")
+        self._job = job
+        embedding = fleet.nn.Embedding(0, DIM, name="rows", **options)
         optimizer = torch.optim.SGD(embedding.parameters(), lr=1.0)
         tables = collect_tables(optimizer)
         self._mode = GeoMode(job, MODE, optimizer, tables)
         ((table, _),) = tables.sparse
-        sum_rule = OptimizerSpec(rule="sum")
-        declare(job, [spec_of(table, rule=sum_rule, num_shards=NUM_SHARDS)], MODE)
+        declare(job, [spec_of(table, rule=added_by(table), num_shards=NUM_SHARDS)], MODE)
         self._replica = self._mode._rows["rows"]
 
     async def _connected(self, pservers: Pservers, author: Author) -> PServers:
@@ -92,6 +94,24 @@ class GeoWorker:
         moved = store.values[held] - initial_rows(store.spec, np.array(ids, np.int64))
         return [round(float(one), 4) for one in moved[:, 0]]
 
+    def values(self, ids: Sequence[int]) -> Any:
+        store = self._replica.store
+        return store.values[store.held(np.array(ids, np.int64))]
+
+    def shows(self, ids: Sequence[int]) -> list[float]:
+        counts: list[float] = self.values(ids)[:, 0].tolist()
+        return counts
+
+    def has_grown(self, ids: Sequence[int]) -> bool:
+        assert isinstance(self._replica, CountedReplica)
+        return bool(self._replica.has_grown(np.array(ids, np.int64)).all())
+
+    def served(self, ids: Sequence[int]) -> Any:
+        """Return what the pservers have of rows, with what their copies need."""
+        rows = np.array(ids, np.int64)
+        pulled = _pulled(self._job, self._replica, rows, len(rows))
+        return np.concatenate([some for _, some in pulled])
+
     def close(self) -> None:
         self._communicator.wait(self._pservers.close())
         self._communicator.close()
@@ -99,16 +119,19 @@ class GeoWorker:
 
 @pytest.fixture
 async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
-    """Return ``start(num_servers) -> (pservers, worker 0, worker 1)``."""
+    """Return ``start(num_servers, **options of the rows) -> (pservers, two workers)``."""
     async with AsyncExitStack() as stack:
 
-        async def start(num_servers: int) -> tuple[Pservers, GeoWorker, GeoWorker]:
+        async def start(
+            num_servers: int, **options: Any
+        ) -> tuple[Pservers, GeoWorker, GeoWorker]:
             pservers = Pservers(tmp_path, num_servers=num_servers, waits=False)
             await pservers.start()
             stack.push_async_callback(pservers.close)
             workers = []
             for rank in range(2):
-                worker = await asyncio.to_thread(GeoWorker, pservers, rank)
+                made = partial(GeoWorker, pservers, rank, **options)
+                worker = await asyncio.to_thread(made)
                 stack.push_async_callback(asyncio.to_thread, worker.close)
                 workers.append(worker)
             return pservers, workers[0], workers[1]
@@ -153,6 +176,32 @@ async def test_progress_of_ones_own_in_such_a_row_stays(start: Callable[..., Any
     await asyncio.to_thread(ada.exchange, [7])  # it makes the row anew
 
     assert ada.progress([7]) == [2.0]
+
+
+async def test_counts_of_such_a_worker_go_and_a_row_has_its_embedx_anew(
+    start: Callable[..., Any],
+) -> None:
+    accessor = fleet.nn.CtrAccessor(embedx_threshold=3.0, nonclk_coeff=1.0)
+    pservers, ada, bob = await start(1, accessor=accessor)
+    await asyncio.to_thread(ada.exchange, [1])  # by two in each column
+    await asyncio.to_thread(ada.settle)
+    pservers.servers[0].disk.free.clear()
+    for _ in range(2):
+        await asyncio.to_thread(bob.exchange, [1, 7])
+    await asyncio.to_thread(ada.exchange)
+    assert ada.shows([1, 7]) == [6.0, 4.0]
+    assert ada.has_grown([1, 7])
+
+    await pservers.return_(0)
+    await asyncio.to_thread(ada.exchange, [7])
+
+    assert ada.shows([1, 7]) == [2.0, 2.0]
+    assert ada.has_grown([1, 7])
+    drawn = await asyncio.to_thread(ada.served, [7])
+    assert drawn[:, -1].tolist() == [1.0], "a worker's copy has it: so has the pserver's row"
+    await asyncio.to_thread(ada.exchange)
+    unsent = ada.values([7]) - drawn[:, :-2]
+    np.testing.assert_allclose(unsent, [[0, 0, 1, 1, 1, 1]], rtol=1e-6)  # a half, but of counts
 
 
 async def test_nothing_is_read_anew_while_a_pserver_goes_on(

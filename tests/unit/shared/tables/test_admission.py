@@ -207,3 +207,29 @@ def test_a_dense_table_has_no_entry() -> None:
         TableSpec(
             name="d", kind="dense", size=3, entry=EntrySpec(kind="probability", value=0.5)
         )
+
+
+def test_steps_of_several_are_counted_together_and_who_knows_decides() -> None:
+    admission = Admission(table("count_filter", 4))
+    keys = np.arange(4, dtype=np.uint64)
+
+    assert admission.accept(keys, np.array([0, 1, 3, 4])).tolist() == [True, False, False, True]
+    assert admission.accept(keys[1:3], np.array([2, 1])).tolist() == [False, True]
+    assert admission.accept(keys[1:2], np.array([2])).tolist() == [True]
+    assert (admission.num_admitted, admission.num_refused) == (4, 3)
+
+
+@pytest.mark.parametrize("uses", [1, 254])
+def test_as_many_steps_at_once_are_as_many_pushes(uses: int) -> None:
+    spec = table("count_filter", 255)
+    at_once, one_by_one = Admission(spec), Admission(spec)
+    keys = np.arange(100, dtype=np.uint64)
+
+    at_once.accept(keys, np.full(100, uses))
+    for _ in range(uses):
+        one_by_one.decide(keys)
+
+    (have, want) = (each.sketches() for each in (at_once, one_by_one))
+    assert have.keys() == want.keys()
+    for shard, pages in want.items():
+        np.testing.assert_array_equal(have[shard].counters, pages.counters)

@@ -395,3 +395,55 @@ def test_a_spec_with_an_accessor_goes_over_the_wire() -> None:
     spec = table(embedx_rule="SparseAdamSGDRule", embedx_threshold=2.5)
 
     assert TableSpec.from_wire(spec.to_wire()) == spec
+
+
+def add(shard: SparseShard, rows: dict[int, list[float]], *grown: int, **how: Any) -> None:
+    ids = np.array(list(rows), np.int64)
+    shard.add(ids, np.array(list(rows.values()), np.float32), np.isin(ids, grown), **how)
+
+
+def test_what_is_added_counts_as_what_is_pushed() -> None:
+    spec = table(initializer=DRAWN, embedx_threshold=1.0, **both("rule", "SparseNaiveSGDRule"))
+    pushed, added = SparseShard(spec), SparseShard(spec)
+    for day, show in enumerate((3.0, 4.0, 8.0), start=1):
+        push(pushed, [5], [[show, 1, 0, 0, 0]], now=100 * day)
+        add(added, {5: [show, 1, 0, 0, 0]}, now=100 * day)
+
+    have, want = columns(added), columns(pushed)
+    assert have.keys() == want.keys()
+    for name, column in want.items():
+        np.testing.assert_array_equal(have[name], column)
+
+
+def test_a_row_grows_before_it_is_added_to() -> None:
+    shard = SparseShard(table(initializer=DRAWN, embedx_threshold=2.0))
+    first = initial_rows(table(initializer=DRAWN, zero_init=False), np.array([5, 6, 7]))
+    assert first.any()
+    learned = [0.25, 0.5, -0.5]
+
+    add(shard, {5: [1, 0, *learned], 6: [1, 0, *learned], 7: [2, 2, *learned]}, 6)
+
+    rows = shard.read_counted(np.array([5, 6, 7], np.int64))
+    assert rows[:, -1].tolist() == [0, 1, 1], "6 has grown elsewhere, and 7 by its clicks"
+    np.testing.assert_array_equal(rows[:, 2], [0.25] * 3)
+    assert not rows[0, 3:5].any()
+    plain = TableSpec(name="clicks", kind="sparse", dim=5, seed=7, initializer=DRAWN)
+    drawn = initial_rows(plain, np.array([6, 7], np.int64))[:, 3:]
+    np.testing.assert_array_equal(rows[1:, 3:5], drawn + np.array([0.5, -0.5], np.float32))
+
+
+def test_what_is_added_stays_within_the_bounds_and_a_day_needs_a_show() -> None:
+    shard = SparseShard(table(embedx_threshold=0.0, **both("max_bound", 1.0)))
+    add(shard, {5: [1, 0, 0.75, 0.75, 0]}, now=3)
+    add(shard, {5: [0, 0, 0.75, 0.75, 0]}, now=9)
+
+    row = shard.read_counted(np.array([5], np.int64))[0]
+    assert row.tolist() == [1, 0, 1, 1, 0, 3, 1]
+
+
+def test_what_is_added_of_one_id_twice_is_added_up() -> None:
+    shard = SparseShard(table(initializer=ZEROS, embedx_threshold=9.0))
+    deltas = np.array([[1, 0, 1, 1, 1], [2, 1, 1, 1, 1]], np.float32)
+    shard.add(np.array([5, 5], np.int64), deltas, np.array([False, True]))
+
+    assert shard.read_counted(np.array([5], np.int64))[0].tolist() == [3, 1, 2, 2, 2, 0, 1]

@@ -219,6 +219,19 @@ def test_states_that_were_saved_without_a_column_get_it_anew() -> None:
     assert states_for(plain, plain, values, saved) is saved
 
 
+def test_when_a_row_was_pushed_stays_under_another_rule() -> None:
+    had, rule = (OptimizerSpec(rule=each, tracks="step") for each in ("adagrad", "sum"))
+    values = np.ones((2, 2), np.float32)
+    saved = np.array([[1, 2, 7], [3, 4, 8]], np.float32)
+
+    assert states_for(rule, had, values, saved).tolist() == [[7], [8]]
+    anew = OptimizerSpec(rule="adagrad", tracks="step", initial_accumulator_value=0.5)
+    assert states_for(anew, rule, values, saved[:, 2:]).tolist() == [
+        [0.5, 0.5, 7],
+        [0.5, 0.5, 8],
+    ]
+
+
 def test_an_accessor_whose_rule_is_another_one_begins_with_new_states_of_it() -> None:
     had, rule = (
         OptimizerSpec(rule="ctr", embed_rule=name, embedx_rule=name)

@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from paramfleet.tables.replica import OLD, RowReplica
 from paramfleet.tables.row_store import RowStore
+from paramfleet.tables.sparse import SparseTable
 from paramfleet_shared.tables.kernels.basics.compiled import as_input
 from paramfleet_shared.tables.kernels.firsts import fill_firsts, firsts_of
 from paramfleet_shared.tables.kernels.stepping.ctr import scoring_of
@@ -27,8 +28,9 @@ from paramfleet_shared.tables.routing import route
 from paramfleet_shared.tables.rows.batch import MARK_GROWN, MOST_USES, RowBatch
 from paramfleet_shared.tables.rows.ctr import NUM_SEEN
 from paramfleet_shared.tables.rules.ctr.accessor import NUM_COUNTS, NUM_SHORT
+from paramfleet_shared.tables.spec import OptimizerSpec
 
-__all__ = ["CountedReplica", "Uses", "is_use", "with_marks"]
+__all__ = ["CountedReplica", "Uses", "added_by", "is_use", "with_marks"]
 
 _Ids = NDArray[np.int64]
 _AGREED = "geo.seen"
@@ -154,6 +156,13 @@ class Uses:
         ids, counts = np.unique(refused, return_counts=True)
         waits = self._store.held(ids) < 0
         return ids[waits], np.minimum(counts[waits], MOST_USES).astype(np.uint8)
+
+
+def added_by(table: SparseTable) -> OptimizerSpec:
+    """Return the rule by which pservers add what workers send of a table."""
+    if table.accessor is not None:
+        return table.accessor.rule_apart
+    return OptimizerSpec(rule="sum", tracks=table.kept_as.tracks)
 
 
 def is_use(marks: NDArray[np.uint8]) -> NDArray[np.bool_]:

@@ -37,7 +37,13 @@ from paramfleet.training.loaded_states import take_saved_states
 from paramfleet.training.modes.base import Mode, ModelTables, check_gradients
 from paramfleet.training.modes.fresh import FreshSteps
 from paramfleet.training.modes.geo.came import RowsThatCame
-from paramfleet.training.modes.geo.counted import CountedReplica, Uses, is_use, with_marks
+from paramfleet.training.modes.geo.counted import (
+    CountedReplica,
+    Uses,
+    added_by,
+    is_use,
+    with_marks,
+)
 from paramfleet.training.modes.geo.deltas import Delta, Received, ReceivedRows, divided
 from paramfleet.training.modes.geo.in_place import GeoInPlace
 from paramfleet.training.modes.geo.periods import Periods
@@ -65,6 +71,7 @@ if TYPE_CHECKING:
 __all__ = ["GeoMode"]
 
 _SUM = OptimizerSpec(rule="sum")
+"""Of dense tables."""
 _MESSAGE_VALUES = 1 << 23
 """Floats that one message carries of all sparse tables together, each way: 32 MiB. What is
 more goes with further messages of the same exchange."""
@@ -135,7 +142,7 @@ class GeoMode(Mode):
         """Start from worker 0's dense parameters, and from loaded rows if there are any."""
         shards = self._job.placement.num_shards
         specs = [
-            spec_of(table, rule=_added_by(table), num_shards=shards)
+            spec_of(table, rule=added_by(table), num_shards=shards)
             for table, _ in self._tables.sparse
         ]
         model = self._job.agreement.model
@@ -262,8 +269,12 @@ class GeoMode(Mode):
             self._dense[block.name].reset(values)
         if self._in_place is not None:
             self._in_place.reload()
-        for replica in self._rows.values():
-            replica.forget()
+        for name, replica in self._rows.items():
+            if name in self._uses:  # an id has a row where the servers say so
+                drop(replica, replica.store.live_ids().copy(), self.states)
+                self._uses[name].take()
+            else:
+                replica.forget()
         self._exchange_now(self._no_deltas())
         take_saved_states(self._job, self.states)
 
@@ -536,14 +547,6 @@ class GeoMode(Mode):
 
 def _kind_of(store: RowStore) -> type[RowReplica]:
     return CountedReplica if store.spec.optimizer.num_counts else RowReplica
-
-
-def _added_by(table: SparseTable) -> OptimizerSpec:
-    """Return the rule by which pservers add what workers send of a table."""
-    if table.accessor is not None:
-        return table.accessor.rule_apart
-    tracks = table.kept_as.tracks
-    return _SUM if tracks == "none" else OptimizerSpec(rule="sum", tracks=tracks)
 
 
 def _dropped(ids: NDArray[np.int64], values: NDArray[np.float32]) -> ReceivedRows:
