@@ -16,6 +16,7 @@ __all__ = [
     "StreamChangeError",
     "StreamError",
     "StreamReplacedError",
+    "StreamUnreadableError",
 ]
 
 
@@ -90,6 +91,15 @@ class StreamReplacedError(UnavailableError):
     sentence = (
         "{path} has stream {found} now, and stream {stream} was followed: open its newest base"
     )
+
+
+class StreamUnreadableError(UnavailableError):
+    """The system, or a store at an address, refuses a file now."""
+
+    code = "unavailable.stream_unreadable"
+    path: str
+    reason: str
+    sentence = "{path} can't be read now: {reason}; see to the disk or the store, and try again"
 
 
 class ChangeGapError(IntegrityError):

@@ -13,6 +13,7 @@ from paramfleet_shared.deltas.errors import (
     ChangesUnavailableError,
     StreamError,
     StreamReplacedError,
+    StreamUnreadableError,
 )
 from paramfleet_shared.deltas.records import NumberedChange, OpenedBase, StreamHead
 from paramfleet_shared.deltas.stored.base_files import (
@@ -60,6 +61,7 @@ class StreamReader:
 
         Raises:
             StreamError: if there is none, or it breaks a rule of the format.
+            StreamUnreadableError: if the system refuses it.
         """
         head = read_head(self.folder)
         if head is None:
@@ -85,6 +87,7 @@ class StreamReader:
             StreamError: as ``look``.
             BaseDamagedError: if a file is missing, or isn't what was written.
             ChangesUnavailableError: if there is no such base, or not any more.
+            StreamUnreadableError: if the system refuses a file.
         """
         head, chosen = self.look(), number
         for _ in range(_TRIES):
@@ -131,6 +134,7 @@ class StreamReader:
             OtherStreamError: if one is of another stream.
             ChangeDamagedError: if one is torn or altered, or isn't what a writer writes.
             BaseDamagedError: if the manifest of the newest base is damaged.
+            StreamUnreadableError: if the system refuses a file.
         """
         for number, stored, _ in self.stored_changes(after, until):
             yield NumberedChange(number, stored.change)
@@ -151,6 +155,7 @@ class StreamReader:
         Raises:
             StreamReplacedError: as ``changes``.
             ChangeDamagedError: as ``changes``.
+            StreamUnreadableError: as ``changes``.
             FleetError: as ``changes``.
         """
         head = self.look()
@@ -172,7 +177,9 @@ class StreamReader:
                 stored = read_change(path, digest, schema, is_mapped=are_mapped)
             except FileNotFoundError:
                 self._refuse_missing(chain, path)
-            except (OSError, ValueError) as error:
+            except OSError as error:
+                raise StreamUnreadableError(path=str(path), reason=str(error)) from error
+            except ValueError as error:
                 self._check_fork(head, number, schema)
                 raise ChangeDamagedError(
                     path=str(path), stream=head.stream, number=number, reason=str(error)
@@ -196,7 +203,8 @@ class StreamReader:
         """Return the SHA-256 of a change's file, as the next one or the head states it.
 
         Raises:
-            ChangeDamagedError: if the next one's metadata can't be read.
+            ChangeDamagedError: if the next one's metadata aren't those of a change.
+            StreamUnreadableError: if the system refuses the next one.
             FleetError: as ``changes``, if there is no next one.
         """
         if number == head.last:
@@ -206,7 +214,9 @@ class StreamReader:
             link = read_link(path)
         except FileNotFoundError:
             self._refuse_missing(Chain(head.stream, number, ""), path)
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            raise StreamUnreadableError(path=str(path), reason=str(error)) from error
+        except ValueError as error:
             raise ChangeDamagedError(
                 path=str(path), stream=head.stream, number=number + 1, reason=str(error)
             ) from error

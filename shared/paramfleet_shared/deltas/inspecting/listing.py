@@ -1,5 +1,6 @@
 """What a folder has of its stream: bases, changes, and former streams."""
 
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ from paramfleet_shared.deltas.stored.head import (
     MANIFEST,
     base_folder,
     change_file,
+    change_number,
     is_identity,
 )
 
@@ -47,12 +49,19 @@ def list_stream(folder: Path) -> ListedStream:
     """
     disk, head = StreamDisk(), StreamReader(folder).look()
     parts = [_base(folder, head, number, disk) for number in head.bases]
-    for number in range(min(head.bases) + 1, head.last + 1):
-        path = change_file(folder, head.stream, number)
-        parts.append(_part("change", number, [path]))
+    oldest, names = min(head.bases), disk.names(folder / head.stream)
+    found = {number for name in names if (number := change_number(name)) is not None}
+    there = sorted(number for number in found if oldest < number <= head.last)
+    paths = {number: change_file(folder, head.stream, number) for number in there}
+    parts += [_part("change", number, [path]) for number, path in paths.items()]
+    lacking = head.last - oldest - len(there)
+    if lacking:
+        first = next(number for number in count(oldest + 1) if number not in found)
+        problem = f"change {first} is missing, {lacking} in all"
+        parts.append(Part("change", first, 0, problem))
     parts.sort(key=lambda part: (part.number, part.kind != "change"))
-    names = [name for name in disk.names(folder) if is_identity(name)]
-    return ListedStream(head, parts, [name for name in names if name != head.stream])
+    streams = [name for name in disk.names(folder) if is_identity(name)]
+    return ListedStream(head, parts, [name for name in streams if name != head.stream])
 
 
 def _base(folder: Path, head: StreamHead, number: int, disk: StreamDisk) -> Part:

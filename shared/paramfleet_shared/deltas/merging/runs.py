@@ -72,47 +72,56 @@ def merged_ids(
         yield entries.ids
 
 
+class _List(NamedTuple):
+    """Sorted ids of one run."""
+
+    ids: NDArray[np.int64]
+    run: int | None
+    """Whose rows they have; None if these ids have no row any more."""
+
+
 def _pieces(runs: Sequence[Run], entry_bytes: int, piece_bytes: int) -> Iterator[_Entries]:
     """Yield all ids that are left, some at a time."""
-    lists = [ids for run in runs for ids in (run.ids, run.removed)]
+    both = [
+        (_List(run.ids, number), _List(run.removed, None)) for number, run in enumerate(runs)
+    ]
+    lists = [each for pair in both for each in pair if each.ids.size]
     step = max(1, piece_bytes // (entry_bytes * max(1, len(lists))))
     at = [0] * len(lists)
     while bounds := [
         int(ids[begin + step - 1])
-        for ids, begin in zip(lists, at, strict=True)
+        for (ids, _), begin in zip(lists, at, strict=True)
         if len(ids) - begin > step
     ]:
         bound = min(bounds)
         to = [
-            begin + int(np.searchsorted(ids[begin : begin + step], bound, "right"))
-            for ids, begin in zip(lists, at, strict=True)
+            begin + int(ids[begin : begin + step].searchsorted(bound, "right"))
+            for (ids, _), begin in zip(lists, at, strict=True)
         ]
         yield _entries(lists, at, to)
         at = to
-    last = _entries(lists, at, [len(ids) for ids in lists])
+    last = _entries(lists, at, [len(ids) for ids, _ in lists])
     if last.ids.size:
         yield last
 
 
-def _entries(
-    lists: Sequence[NDArray[np.int64]], begins: Sequence[int], ends: Sequence[int]
-) -> _Entries:
+def _entries(lists: Sequence[_List], begins: Sequence[int], ends: Sequence[int]) -> _Entries:
     """Return the entries of one piece.
 
     Args:
-        lists: Of each run its ids, then its removed ids.
+        lists: Of all runs, those of older ones first.
         begins: Where each list's part begins.
         ends: Where it ends.
     """
     parts, places, slices, count = [], [], [], 0
-    for number, (ids, begin, end) in enumerate(zip(lists, begins, ends, strict=True)):
+    for (ids, run), begin, end in zip(lists, begins, ends, strict=True):
         if begin == end:
             continue
         parts.append(ids[begin:end])
-        if number % 2:
+        if run is None:
             places.append(np.full(end - begin, -1, np.int64))
             continue
-        slices.append((number // 2, slice(begin, end)))
+        slices.append((run, slice(begin, end)))
         places.append(np.arange(count, count + end - begin, dtype=np.int64))
         count += end - begin
     if not slices:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.deltas.errors import BaseDamagedError
+from paramfleet_shared.deltas.errors import BaseDamagedError, StreamUnreadableError
 from paramfleet_shared.deltas.records import BaseTable, OpenedBase, StreamTable
 from paramfleet_shared.deltas.stored.head import MANIFEST, is_digest, moment_of
 from paramfleet_shared.deltas.stored.schema import (
@@ -104,6 +104,7 @@ def read_manifest(folder: Path, stream: str, number: int, sha256: str) -> BaseMa
     Raises:
         FileNotFoundError: if there is none.
         BaseDamagedError: if it isn't what was written.
+        StreamUnreadableError: if the system refuses it.
     """
     path = folder / MANIFEST
     try:
@@ -111,9 +112,11 @@ def read_manifest(folder: Path, stream: str, number: int, sha256: str) -> BaseMa
         return _proven(content, sha256, stream, number)
     except FileNotFoundError:
         raise
+    except OSError as error:
+        raise StreamUnreadableError(path=str(path), reason=str(error)) from error
     except KeyError as error:
         reason = f"lacks {error}"
-    except (OSError, TypeError, ValueError, FleetError) as error:
+    except (TypeError, ValueError, FleetError) as error:
         reason = str(error)
     raise BaseDamagedError(path=str(path), stream=stream, number=number, reason=reason)
 
@@ -130,6 +133,7 @@ def open_base(folder: Path, manifest: BaseManifest, sha256: str) -> OpenedBase:
         FileNotFoundError: if a file isn't there.
         BaseDamagedError: if one isn't what was written, ids aren't sorted, or a value isn't
             finite.
+        StreamUnreadableError: if the system refuses one.
     """
     tables = {}
     path = folder / DENSE
@@ -148,9 +152,11 @@ def open_base(folder: Path, manifest: BaseManifest, sha256: str) -> OpenedBase:
         )
     except FileNotFoundError:
         raise
+    except OSError as error:
+        raise StreamUnreadableError(path=str(path), reason=str(error)) from error
     except KeyError as error:
         reason = f"has no tensor {error}"
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         reason = str(error)
     raise BaseDamagedError(
         path=str(path), stream=manifest.stream, number=manifest.number, reason=reason

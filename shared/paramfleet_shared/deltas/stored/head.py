@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from paramfleet_shared.deltas.errors import StreamError
+from paramfleet_shared.deltas.errors import StreamError, StreamUnreadableError
 from paramfleet_shared.deltas.records import StreamHead
 from paramfleet_shared.files.documents import read_content, read_document, whole
 from paramfleet_shared.values.texts import shown
@@ -109,14 +109,17 @@ def read_head(folder: Path) -> StreamHead | None:
     """Return what ``stream.json`` of a folder says; None if there is none.
 
     Raises:
-        StreamError: if it can't be read, or breaks a rule of the format.
+        StreamError: if it isn't one, or breaks a rule of the format.
+        StreamUnreadableError: if the system refuses it.
     """
     path = folder / HEAD
     try:
         document = read_document(read_content(path))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise StreamUnreadableError(path=str(path), reason=str(error)) from error
+    except ValueError as error:
         raise StreamError(path=str(path), rule=f"can't be read: {error}") from error
     stated = (document.get("format"), document.get("version")) if type(document) is dict else ()
     if stated != (_FORMAT, _VERSION):

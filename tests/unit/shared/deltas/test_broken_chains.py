@@ -24,6 +24,7 @@ from paramfleet_shared.deltas.errors import (
     ChangesUnavailableError,
     OtherStreamError,
     StreamError,
+    StreamUnreadableError,
 )
 from paramfleet_shared.deltas.inspecting.verifying import verify_stream
 from paramfleet_shared.deltas.reader import StreamReader
@@ -239,6 +240,32 @@ def test_stream_json_must_be_one(folder: Path) -> None:
     path.symlink_to("/etc/hostname")
     with pytest.raises(StreamError, match="link"):
         StreamReader(folder).look()
+
+
+def test_what_the_system_refuses_may_be_tried_again(folder: Path) -> None:
+    reader, head = StreamReader(folder), StreamReader(folder).look()
+    own = folder / head.stream
+    own.rename(folder / "aside")
+    own.write_text("no folder")
+
+    for act in (reader.base, lambda: list(reader.changes(0, LAST))):
+        with pytest.raises(StreamUnreadableError, match="Not a directory"):
+            act()
+    with pytest.raises(StreamUnreadableError):
+        StreamReader(own).look()
+
+    own.unlink()
+    (folder / "aside").rename(own)
+    reader.base()
+    path = file_of(folder, LAST)
+    content = path.read_bytes()
+    path.unlink()
+    path.symlink_to(path)  # a loop
+    with pytest.raises(ChangeDamagedError, match="link"):
+        list(reader.changes(0, LAST))
+    path.unlink()
+    path.write_bytes(content)
+    assert len(list(reader.changes(0, LAST))) == LAST
 
 
 def test_what_a_writer_did_not_publish_is_not_read(folder: Path) -> None:

@@ -74,6 +74,17 @@ def test_a_missing_file_is_listed_and_a_former_stream(folder: str) -> None:
     assert f"former stream {found['former'][0]}" in asked("list", folder).output
 
 
+def test_a_stream_that_says_it_is_long_is_listed(tmp_path: Path) -> None:
+    StreamWriter(tmp_path, clock=FakeClock()).begin([], [], {}, moment=0.0)
+    path = tmp_path / "stream.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"last": 10**12 - 1}))
+
+    found = answer("list", str(tmp_path))
+
+    assert found["parts"][1]["problem"] == f"change 1 is missing, {10**12 - 1} in all"
+    assert asked("verify", str(tmp_path)).exit_code == 1
+
+
 def test_a_whole_stream_is_verified(folder: str) -> None:
     text, found = asked("verify", folder), answer("verify", folder)
 
