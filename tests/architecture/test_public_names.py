@@ -97,12 +97,23 @@ def test_the_public_names_of_data_are_these() -> None:
 
 def test_the_public_names_of_serving_are_these() -> None:
     assert sorted(paramfleet.serving.__all__) == [
+        "Client",
+        "DenseParameters",
         "ExportDamagedError",
         "ExportError",
         "ExportMismatchError",
+        "FoundRows",
+        "RemoteEmbedding",
+        "RemoteEmbeddingBag",
+        "RemoteOptionError",
         "Rows",
+        "ServedVersion",
+        "ServerAnswerError",
+        "ServerRefusedError",
+        "ServerUnreachableError",
         "UnknownRowError",
         "load",
+        "refresh",
         "tables",
     ]
     assert all(getattr(paramfleet.serving, name).__doc__ for name in paramfleet.serving.__all__)

@@ -23,7 +23,7 @@ from paramfleet.nn.counting import use_by_gradient, use_of
 from paramfleet.nn.initializers import constant, normal, uniform
 from paramfleet.nn.lookups import bags_of_rows, rows_of_ids
 from paramfleet.serving.modules import ServedEmbedding, ServedEmbeddingBag, demand_own_forward
-from paramfleet.serving.rows import Rows
+from paramfleet.serving.rows import TableRows
 from paramfleet.tables.devices import to_device, to_host
 from paramfleet.tables.embedding_errors import (
     EmbeddingOptionError,
@@ -489,7 +489,7 @@ class Embedding(SparseModule):
             return rows, index.view(input.shape)
         return rows_of_ids(rows, index).view(*input.shape, self.embedding_dim)
 
-    def served_from(self, rows: Rows) -> ServedEmbedding:
+    def served_from(self, rows: TableRows) -> ServedEmbedding:
         """Return a module that does the same with exported rows.
 
         Raises:
@@ -607,7 +607,7 @@ class EmbeddingBag(SparseModule):
             padding_idx=padding,
         )
 
-    def served_from(self, rows: Rows) -> ServedEmbeddingBag:
+    def served_from(self, rows: TableRows) -> ServedEmbeddingBag:
         """Return a module that does the same with exported rows.
 
         Raises:

@@ -1,6 +1,7 @@
-"""Exported models without a job: ``fleet.serving.load`` and ``tables``.
+"""Exported models without a job: ``load`` and ``tables``; and rows of a server: ``Client``.
 
-Nothing here needs more than torch and numpy: no server, no transport, no compiled kernel.
+Nothing here needs more than torch and numpy: no transport of a job, no compiled kernel. A
+``Client`` speaks HTTP by the standard library.
 A model whose class uses ``fleet.nn`` brings numba, which those modules train with.
 """
 
@@ -11,14 +12,38 @@ from paramfleet.serving.errors import (
     UnknownRowError,
 )
 from paramfleet.serving.loading import load, tables
+from paramfleet.serving.remote.client import (
+    Client,
+    DenseParameters,
+    FoundRows,
+    ServedVersion,
+)
+from paramfleet.serving.remote.errors import (
+    RemoteOptionError,
+    ServerAnswerError,
+    ServerRefusedError,
+    ServerUnreachableError,
+)
+from paramfleet.serving.remote.modules import RemoteEmbedding, RemoteEmbeddingBag, refresh
 from paramfleet.serving.rows import Rows
 
 __all__ = [
+    "Client",
+    "DenseParameters",
     "ExportDamagedError",
     "ExportError",
     "ExportMismatchError",
+    "FoundRows",
+    "RemoteEmbedding",
+    "RemoteEmbeddingBag",
+    "RemoteOptionError",
     "Rows",
+    "ServedVersion",
+    "ServerAnswerError",
+    "ServerRefusedError",
+    "ServerUnreachableError",
     "UnknownRowError",
     "load",
+    "refresh",
     "tables",
 ]

@@ -11,7 +11,10 @@ from paramfleet.serving.files import map_rows, read_state
 from paramfleet.serving.firsts import stored
 from paramfleet.serving.manifest import ExportedTable, ExportManifest, read_export_manifest
 from paramfleet.serving.modules import Servable
-from paramfleet.serving.rows import Rows, tensor_of
+from paramfleet.serving.remote.client import Client
+from paramfleet.serving.remote.errors import RemoteOptionError
+from paramfleet.serving.remote.modules import RemoteRows
+from paramfleet.serving.rows import Rows, TableRows, tensor_of
 from paramfleet.serving.states import check_state, take_state
 from paramfleet.serving.unknown import Policy, UnknownOf, chosen_of, shared_row
 
@@ -21,7 +24,7 @@ _Device = str | torch.device
 _Model = TypeVar("_Model", bound=torch.nn.Module)
 
 
-def load(
+def load(  # noqa: PLR0913 (all by keyword)
     dirname: str | Path,
     model: _Model,
     *,
@@ -29,6 +32,7 @@ def load(
     rows_location: _Device | None = None,
     unknown: UnknownOf | None = None,
     verify: bool = True,
+    remote: Client | None = None,
 ) -> _Model:
     """Return a model with the values that ``fleet.save_inference_model`` wrote.
 
@@ -52,14 +56,19 @@ def load(
             may be a row of D numbers, too.
         verify: Read every file once to prove its SHA-256. Without it only lengths and shapes
             are compared, and a large table is there at once.
+        remote: Look rows up at its server, each module with a request of its own; the export
+            gives the dense part alone, and ``fleet.serving.refresh`` takes a newer one from
+            the server. The server says what ids without a row read.
 
     Raises:
         ExportError: if the folder isn't an export.
         ExportDamagedError: if a file isn't what was exported.
         ExportMismatchError: if the model has other parameters, kinds of numbers, tables or
-            widths of rows.
+            widths of rows than the export or the server.
         UnknownRowError: if ``unknown`` is wrong.
         EmbeddingOptionError: if a ``fleet.nn`` module has a forward of its own.
+        RemoteOptionError: if ``remote`` comes with ``unknown`` or ``rows_location``.
+        FleetError: if the server doesn't answer; as ``Client.lookup``.
     """
     folder = Path(dirname)
     manifest = read_export_manifest(folder)
@@ -67,9 +76,18 @@ def load(
     names = {path: module.table_at(path) for path, module in lookups.items()}
     _check_widths(folder, manifest, {path: (names[path], lookups[path]) for path in lookups})
     torch.empty(0, device=map_location)  # whatever is wrong comes before the first change
-    found = _opened(folder, manifest, set(names.values()), unknown, verify=verify)
-    for rows in found.values():
-        rows.move_table(rows_location)
+    found: Mapping[str, TableRows]
+    if remote is None:
+        found = _moved(
+            _opened(folder, manifest, set(names.values()), unknown, verify=verify),
+            rows_location,
+        )
+    else:
+        for option, value in (("unknown", unknown), ("rows_location", rows_location)):
+            if value is not None:
+                rule = "has no effect with remote, where the server has the rows: leave it out"
+                raise RemoteOptionError(option=option, rule=rule)
+        found = _remote_rows(remote, manifest, set(names.values()))
     served = {id(each): each.served_from(found[names[path]]) for path, each in lookups.items()}
     state = read_state(folder, manifest.model, verify=verify)
     check_state(folder, folder / manifest.model.name, model, state)
@@ -107,8 +125,31 @@ def tables(
     folder = Path(dirname)
     manifest = read_export_manifest(folder)
     found = _opened(folder, manifest, set(manifest.tables), unknown, verify=verify)
+    return _moved(found, rows_location)
+
+
+def _moved(found: dict[str, Rows], rows_location: _Device | None) -> dict[str, Rows]:
     for rows in found.values():
         rows.move_table(rows_location)
+    return found
+
+
+def _remote_rows(
+    client: Client, manifest: ExportManifest, wanted: set[str]
+) -> dict[str, RemoteRows]:
+    """Return a server's tables.
+
+    Raises:
+        ExportMismatchError: if one has another width than the export's.
+        ServingTableError: if the server lacks one.
+        FleetError: as ``Client.lookup``.
+    """
+    found = {name: RemoteRows(client, name) for name in sorted(wanted)}
+    for name, rows in found.items():
+        if rows.dim != manifest.tables[name].dim:
+            dim = manifest.tables[name].dim
+            rule = f"rows of table {name!r} are {rows.dim} wide, and {dim} in the export"
+            raise ExportMismatchError(path=client.url, rule=rule)
     return found
 
 

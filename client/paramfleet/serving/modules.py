@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch.nn import functional
 
-from paramfleet.serving.rows import Rows
+from paramfleet.serving.rows import TableRows
 from paramfleet.tables.embedding_errors import (
     EmbeddingOptionError,
     id_type_error,
@@ -34,7 +34,7 @@ class Servable(Protocol):
         """Return the table's name, if the module stands at ``path`` in the model."""
         ...
 
-    def served_from(self, rows: Rows) -> torch.nn.Module:
+    def served_from(self, rows: TableRows) -> torch.nn.Module:
         """Return a module that does the same with exported rows."""
         ...
 
@@ -56,7 +56,7 @@ class _Served(torch.nn.Module):
 
     def __init__(
         self,
-        rows: Rows,
+        rows: TableRows,
         padding_idx: int | None,
         *,
         negative_ids: bool = False,
@@ -148,7 +148,7 @@ class ServedEmbeddingBag(_Served):
 
     def __init__(
         self,
-        rows: Rows,
+        rows: TableRows,
         *,
         padding_idx: int | None,
         mode: str,

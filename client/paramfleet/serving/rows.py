@@ -8,12 +8,13 @@ import warnings
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from paramfleet.serving.firsts import first_rows, stored
 from paramfleet.serving.manifest import ExportedTable
 from paramfleet_shared.tables.spec import stream_of
 
-__all__ = ["Rows", "tensor_of"]
+__all__ = ["Rows", "TableRows", "tensor_of"]
 
 
 def tensor_of(array: NDArray[np.generic]) -> torch.Tensor:
@@ -23,7 +24,36 @@ def tensor_of(array: NDArray[np.generic]) -> torch.Tensor:
         return torch.from_numpy(array)
 
 
-class Rows(torch.nn.Module):
+class TableRows(torch.nn.Module):
+    """A module from ids of any shape ``[...]`` to rows ``[..., D]``, wherever these are.
+
+    Args:
+        name: The table's.
+        dim: D.
+    """
+
+    def __init__(self, name: str, dim: int) -> None:
+        super().__init__()
+        self.name = name
+        self.dim = dim
+        self.register_buffer("_like", torch.empty(0), persistent=False)
+        self._like: torch.Tensor
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return the rows ``[..., D]`` of ids int64 or int32 ``[...]``."""
+        ids_q = ids.reshape(-1).to(torch.int64)
+        return self._rows_of(ids_q).view(*ids.shape, self.dim).to(self._like)
+
+    def _rows_of(self, ids_q: torch.Tensor) -> torch.Tensor:
+        """Return the rows of ids int64 [q]: float32 [q, D].
+
+        Raises:
+            NotImplementedError: if the class doesn't say how.
+        """
+        raise NotImplementedError
+
+
+class Rows(TableRows):
     """A module from ids of any shape ``[...]`` to rows ``[..., D]``.
 
     Rows have the type and the device of the module: ``.to()`` moves where the answers go, but
@@ -43,17 +73,13 @@ class Rows(torch.nn.Module):
         rows: torch.Tensor,
         shared: torch.Tensor | None,
     ) -> None:
-        super().__init__()
-        self.name = table.name
-        self.dim = table.dim
+        super().__init__(table.name, table.dim)
         self.ids = ids_n
         self.rows = rows
         self._shared = shared
         self._initializer = table.initializer
         self._stream = stream_of(table.seed, table.name)
         self._storage = table.storage
-        self.register_buffer("_like", torch.empty(0), persistent=False)
-        self._like: torch.Tensor
 
     def move_table(self, device: str | torch.device | None) -> None:
         """Copy the table to a device, from where it is looked up then; None leaves it."""
@@ -61,16 +87,14 @@ class Rows(torch.nn.Module):
             self.ids, self.rows = self.ids.to(device), self.rows.to(device)
             self._shared = self._shared if self._shared is None else self._shared.to(device)
 
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return the rows ``[..., D]`` of ids int64 or int32 ``[...]``."""
-        ids_q = ids.reshape(-1).to(self.ids.device, torch.int64)
-        return self._found(ids_q).view(*ids.shape, self.dim).to(self._like)
-
+    @override
     def extra_repr(self) -> str:
         """Say which table, and how large."""
         return f"{self.name!r}, {self.rows.shape[0]} rows of {self.dim}"
 
-    def _found(self, ids_q: torch.Tensor) -> torch.Tensor:
+    @override
+    def _rows_of(self, ids_q: torch.Tensor) -> torch.Tensor:
+        ids_q = ids_q.to(self.ids.device)
         if not self.ids.numel():
             return self._unknown(ids_q)
         place = torch.searchsorted(self.ids, ids_q).clamp(max=self.ids.numel() - 1)

@@ -1,0 +1,1 @@
+"""A model whose rows are looked up at a server (``paramfleet serve``)."""
