@@ -24,6 +24,7 @@ from paramfleet.runner.config.settings import (
 )
 from paramfleet_coordinator.config import CoordinatorSettings
 from paramfleet_pserver.config import PServerSettings
+from paramfleet_serving.config import ServingSettings
 from paramfleet_shared.net.wire.limits import Limits
 from paramfleet_shared.settings.config import JobSettings, Option, options_of
 from paramfleet_worker.config import LaunchSettings
@@ -42,9 +43,9 @@ A setting is taken from the first of these that names it:
 1. the command line of a `paramfleet` command, as `--lease_ttl_s 6` or `--lease-ttl-s 6`;
 2. the environment, as `PARAMFLEET_LEASE_TTL_S=6`; a secret has a second variable with `_FILE`
    behind its name, which takes the path of a file that holds it;
-3. a TOML file, which `paramfleet coordinator`, `pserver` and `worker` read (`--config FILE`
-   or `PARAMFLEET_CONFIG=FILE`): shared settings on the top level, a service's own in a
-   table of its name (`[coordinator]`, `[pserver]`, `[worker]`);
+3. a TOML file, which `paramfleet coordinator`, `pserver`, `worker` and `serve` read
+   (`--config FILE` or `PARAMFLEET_CONFIG=FILE`): shared settings on the top level, a service's
+   own in a table of its name (`[coordinator]`, `[pserver]`, `[worker]`, `[serving]`);
 4. the default.
 
 A name that nothing reads is an error that says the nearest one. Coordinator and pservers
@@ -53,8 +54,8 @@ passwords in addresses are stars there.
 """
 
 SHARED = """\
-Read by the coordinator, the pservers and the workers. `paramfleet launch` sets `job`,
-`redis` and `host` for what it starts, and hands the rest of the environment on.
+Read by the coordinator, the pservers, the workers and servers of streams. `paramfleet launch`
+sets `job`, `redis` and `host` for what it starts, and hands the rest of the environment on.
 """
 
 STRATEGY = """\
@@ -176,6 +177,9 @@ def render() -> str:
         _settings(_own(PServerSettings, shared), "pserver", shared),
         "## Worker\n",
         _settings(_own(WorkerSettings, shared), "worker", shared),
+        "## Server of a stream\n",
+        "Read by `paramfleet serve` ([serving](serving.md#serving-a-stream)).\n",
+        _settings(_own(ServingSettings, shared), "serving", shared),
         "## Launcher\n",
         "Options of `paramfleet launch`; they come before the script.\n",
         _settings(options_of(LaunchSettings), "launch", shared),

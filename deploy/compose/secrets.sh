@@ -10,7 +10,7 @@ PARAMFLEET_TOKENS_FILE=$authority/tokens
 export PARAMFLEET_TOKENS_FILE
 
 paramfleet certs init --dir "$authority" --job "$job" \
-    --role coordinator --role pserver --role worker --role admin
+    --role coordinator --role pserver --role worker --role serving --role admin
 paramfleet certs issue --dir "$authority" --job "$job" --role redis --host redis
 paramfleet certs redis-acl --dir "$authority" --job "$job"
 [ -e "$authority/admin.token" ] ||
@@ -27,5 +27,6 @@ give() {
 for role in coordinator pserver worker; do
     give "$role" "redis.$role.password" tokens
 done
+give serving tokens
 give admin admin.token
 give redis redis.acl

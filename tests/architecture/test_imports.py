@@ -12,7 +12,11 @@ PRINT = "import sys; import {module}; print(*sys.modules)"
 OF_TRAINING = {"torch", "pandas", "fsspec", "rich", "tensorboard", "ray"}
 """What no process needs that only serves."""
 
-MOST = {"paramfleet_pserver.__main__": 355, "paramfleet_coordinator.__main__": 160}
+MOST = {
+    "paramfleet_pserver.__main__": 355,
+    "paramfleet_coordinator.__main__": 160,
+    "paramfleet_serving.__main__": 150,
+}
 """Modules of ours that a process may import. A new one costs half a millisecond."""
 
 

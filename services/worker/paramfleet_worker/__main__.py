@@ -273,6 +273,15 @@ def _pserver(arguments: tuple[str, ...]) -> None:
     _delegate(command, "pserver", arguments)
 
 
+@main.command("serve", **DELEGATE)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def _serve(arguments: tuple[str, ...]) -> None:
+    """Serve a model from the stream of its changes."""
+    from paramfleet_serving.__main__ import main as command  # noqa: PLC0415 -- slow
+
+    _delegate(command, "serve", arguments)
+
+
 def _delegate(command: click.Command, name: str, arguments: tuple[str, ...]) -> None:
     command.main(
         list(arguments), prog_name=f"paramfleet {name}", token_normalize_func=_with_dashes

@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 H = TypeVar("H", bound=Callable[..., Any])
 
-Role = Literal["read", "reader", "worker", "pserver", "coordinator", "admin"]
+Role = Literal["read", "serving", "worker", "pserver", "coordinator", "admin"]
 """What a token or a certificate may stand for."""
 
 Access = Literal["open", "read", "worker", "pserver", "admin"]

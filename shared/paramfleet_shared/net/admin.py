@@ -7,6 +7,7 @@ from typing import Any
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.typedefs import Middleware
 from typing_extensions import override
 
 from paramfleet_shared.errors import ContractError
@@ -101,6 +102,7 @@ class AdminServer:
         config: What ``/config`` answers: ``Resolved.shown()``, with secrets hidden.
         routes: More aiohttp routes, whose handlers are marked with ``@requires``.
         state: What those handlers find in their application.
+        around: Middlewares for what the gate lets pass, the outermost first.
         gate: Who may ask; without one only the health is answered.
         tls: Serve TLS. Callers without a certificate are served what the gate lets them.
         limits: What callers may not pass.
@@ -119,6 +121,7 @@ class AdminServer:
         config: Mapping[str, Any] | None = None,
         routes: Sequence[web.RouteDef] = (),
         state: Mapping[web.AppKey[Any], Any] | None = None,
+        around: Sequence[Middleware] = (),
         gate: Gate | None = None,
         tls: TlsEnd | None = None,
         limits: AdminLimits = _LIMITS,
@@ -137,7 +140,7 @@ class AdminServer:
         self._look: asyncio.TimerHandle | None = None
         gate = gate or Gate()
         app = web.Application(
-            middlewares=[_watch, gate.middleware, _keep_known, self._read_in_time],
+            middlewares=[_watch, gate.middleware, *around, _keep_known, self._read_in_time],
             client_max_size=limits.max_body_bytes,
         )
         app[GATE] = gate

@@ -38,7 +38,7 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-MEMBER_ROLES = ("admin", "coordinator", "pserver", "reader", "worker")
+MEMBER_ROLES = ("admin", "coordinator", "pserver", "serving", "worker")
 """Roles of certificates that a job accepts."""
 
 _URI = re.compile(r"paramfleet://job/(?P<job>[A-Za-z0-9_.-]{1,128})/role/(?P<role>[a-z]{1,32})")

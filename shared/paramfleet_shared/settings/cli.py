@@ -143,6 +143,8 @@ def _option(option: Option) -> click.Option:
     declared = [f"{flag}/--no-{flag[2:]}" if option.type is bool else flag]
     if option.type is not bool and "_" in option.name:
         declared.append("--" + option.name)  # as Fleet's own options are spelled
+    if option.flag:
+        declared.insert(0, f"--{option.flag}")
     default = "required" if option.default is ... else f"default: {_shown(option.default)}"
     return click.Option(
         [*declared, option.name],

@@ -47,7 +47,7 @@ __all__ = [
 T = TypeVar("T")
 
 _PREFIX = "PARAMFLEET_"
-_SECTIONS = ("coordinator", "pserver", "worker")
+_SECTIONS = ("coordinator", "pserver", "worker", "serving")
 """Tables a settings file may hold beside the shared fields on its top level."""
 
 _SECURITY_NAMES = frozenset(field.name for field in fields(SecuritySettings))
@@ -142,6 +142,9 @@ class Option:
 
     secret: bool = False
     """Whether it must not be seen: on a command line everybody would."""
+
+    flag: str = ""
+    """A further name on the command line, one that no field can have; empty is none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,6 +268,7 @@ def options_of(cls: type) -> list[Option]:
             default=_default_of(field),
             help=field.metadata.get("help") or sentences.get(field.name, ""),
             secret=bool(field.metadata.get("secret")),
+            flag=field.metadata.get("flag", ""),
         )
         for field in _fields(cls)
     ]

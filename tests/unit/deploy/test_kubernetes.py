@@ -8,14 +8,16 @@ import yaml
 
 kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="the test group has it")
 
-BASE = Path(__file__).parents[3] / "deploy" / "kubernetes" / "base"
+KUBERNETES = Path(__file__).parents[3] / "deploy" / "kubernetes"
+BASE, SERVING = KUBERNETES / "base", KUBERNETES / "serving"
 API_VERSION = "1.37"
 
 KUSTOMIZATION: dict[str, Any] = yaml.safe_load((BASE / "kustomization.yaml").read_text())
 OBJECTS: list[dict[str, Any]] = [
     found
-    for name in KUSTOMIZATION["resources"]
-    for found in yaml.safe_load_all((BASE / name).read_text())
+    for folder in (BASE, SERVING)
+    for name in yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]
+    for found in yaml.safe_load_all((folder / name).read_text())
 ]
 WORKLOADS = [found for found in OBJECTS if "template" in found["spec"]]
 
@@ -29,10 +31,12 @@ def pod_of(workload: dict[str, Any]) -> dict[str, Any]:
     return pod
 
 
-def test_every_file_is_part_of_the_base() -> None:
-    files = {path.name for path in BASE.glob("*.yaml")} - {"kustomization.yaml"}
+@pytest.mark.parametrize("folder", [BASE, SERVING], ids=lambda folder: str(folder.name))
+def test_every_file_is_part_of_its_base(folder: Path) -> None:
+    files = {path.name for path in folder.glob("*.yaml")} - {"kustomization.yaml"}
 
-    assert files == set(KUSTOMIZATION["resources"])
+    listed = yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]
+    assert files == set(listed)
 
 
 @pytest.mark.parametrize("found", OBJECTS, ids=name_of)

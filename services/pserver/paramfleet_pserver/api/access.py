@@ -32,7 +32,7 @@ RIGHTS: Rights = {
         frozenset({"pserver"}),
     ),
     **dict.fromkeys(
-        ("feed_begin", "feed_rows", "feed_changes", "feed_end"), frozenset({"reader"})
+        ("feed_begin", "feed_rows", "feed_changes", "feed_end"), frozenset({"serving"})
     ),
     "status": frozenset({"coordinator", "pserver", "worker"}),
 }  # fmt: skip

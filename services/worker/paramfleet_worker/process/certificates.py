@@ -34,7 +34,7 @@ __all__ = [
     "read_key",
 ]
 
-ROLES = ("coordinator", "pserver", "worker", "admin", "redis", "reader")
+ROLES = ("coordinator", "pserver", "worker", "admin", "serving", "redis")
 """Whom certificates are made for; that of ``redis`` is for the registry's own TLS."""
 
 AUTHORITY_DAYS = 3650.0

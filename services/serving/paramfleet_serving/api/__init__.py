@@ -1,0 +1,1 @@
+"""The HTTP requests that are answered."""

@@ -1,0 +1,142 @@
+"""What a lookup asks for, read from its body: JSON, or a safetensors file of ids.
+
+Shape legend: q = ids of a table.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paramfleet_shared.errors.serving import LookupRequestError, LookupTooLargeError
+from paramfleet_shared.files.tensorfile import parse_tensors
+from paramfleet_shared.values.texts import shown
+
+__all__ = ["JSON", "RAW", "Asked", "check_size", "read_lookup", "read_object"]
+
+JSON = "application/json"
+RAW = "application/x-safetensors"
+
+_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Ids by table, int64 [q] each, and the shapes that they came in."""
+
+    ids: Mapping[str, NDArray[np.int64]]
+    shapes: Mapping[str, tuple[int, ...]]
+
+    @property
+    def num_ids(self) -> int:
+        """Return how many ids there are in all tables."""
+        return sum(len(ids) for ids in self.ids.values())
+
+
+def read_lookup(body: bytes, kind: str, *, max_ids: int) -> Asked:
+    """Read a lookup.
+
+    Args:
+        body: Of the request.
+        kind: Its content type.
+        max_ids: Most ids in all tables together.
+
+    Raises:
+        LookupRequestError: naming what can't be read.
+        LookupTooLargeError: if there are too many ids.
+    """
+    asked = _read_raw(body) if kind == RAW else _read_json(body)
+    if asked.num_ids > max_ids:
+        raise LookupTooLargeError(what="ids", found=asked.num_ids, most=max_ids)
+    return asked
+
+
+def check_size(asked: Asked, widths: Mapping[str, int], *, max_bytes: int) -> None:
+    """Pass if the rows that were asked for may be one answer.
+
+    Args:
+        asked: What was.
+        widths: D of each of its tables.
+        max_bytes: Most bytes of rows.
+
+    Raises:
+        LookupTooLargeError: if they may not.
+    """
+    num_bytes = sum(4 * widths[name] * len(ids) for name, ids in asked.ids.items())
+    if num_bytes > max_bytes:
+        raise LookupTooLargeError(what="bytes of rows", found=num_bytes, most=max_bytes)
+
+
+def read_object(body: bytes, known: Mapping[str, type]) -> dict[str, Any]:
+    """Read a JSON object with certain keys, all of which it must have.
+
+    Args:
+        body: Of the request.
+        known: The keys, and of which type each value is.
+
+    Raises:
+        LookupRequestError: naming what is wrong.
+    """
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise LookupRequestError(where="body", rule=f"is no JSON: {error}") from error
+    if type(document) is not dict:
+        raise LookupRequestError(where="body", rule="must be a JSON object")
+    for name in document:
+        if name not in known:
+            rule = f"has unknown key {shown(name)}; there are: {', '.join(known)}"
+            raise LookupRequestError(where="body", rule=rule)
+    for name, kind in known.items():
+        if type(document.get(name)) is not kind:
+            word = {int: "a whole number", dict: "an object"}[kind]
+            raise LookupRequestError(where=f"key {name!r}", rule=f"must be given, as {word}")
+    return document
+
+
+def _read_json(body: bytes) -> Asked:
+    """Read JSON.
+
+    Raises:
+        LookupRequestError: naming what is wrong.
+    """
+    tables = read_object(body, {"tables": dict})["tables"]
+    ids = {name: _ids_of(name, listed) for name, listed in tables.items()}
+    return Asked(ids, {name: each.shape for name, each in ids.items()})
+
+
+def _ids_of(name: str, listed: Any) -> NDArray[np.int64]:
+    """Return a JSON list of ids, int64 [q].
+
+    Raises:
+        LookupRequestError: if it is none.
+    """
+    where = f"ids of table {shown(name)}"
+    if type(listed) is not list:
+        raise LookupRequestError(where=where, rule="must be a list")
+    for place, each in enumerate(listed):
+        if type(each) is not int or not _LEAST <= each <= _MOST:
+            rule = f"[{place}] must be a whole number of 64 bits, not {shown(each)}"
+            raise LookupRequestError(where=where, rule=rule)
+    return np.array(listed, np.int64)
+
+
+def _read_raw(body: bytes) -> Asked:
+    """Read a safetensors file of int64 ids.
+
+    Raises:
+        LookupRequestError: naming what is wrong.
+    """
+    try:
+        tensors = parse_tensors(body).tensors
+    except ValueError as error:
+        raise LookupRequestError(where="body", rule=f"is no safetensors: {error}") from error
+    for name, ids in tensors.items():
+        if ids.dtype != np.int64:
+            rule = f"must be int64, not {ids.dtype}"
+            raise LookupRequestError(where=f"ids of table {shown(name)}", rule=rule)
+    flat = {name: ids.reshape(-1) for name, ids in tensors.items()}
+    return Asked(flat, {name: ids.shape for name, ids in tensors.items()})

@@ -1,0 +1,91 @@
+"""Settings of the server of a change stream."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from paramfleet_shared.settings.config import JobSettings, SettingError, check_ranges
+
+__all__ = ["ServingSettings"]
+
+_RANGES: dict[str, tuple[float, float]] = {
+    "port": (0, 65_535),
+    "memory": (1 << 16, 1 << 50),
+    "poll_s": (0.001, 1e6),
+    "retry_s": (0.001, 1e6),
+    "max_ids": (1, 1 << 30),
+    "max_body_bytes": (1 << 10, 1 << 32),
+    "max_answer_bytes": (1 << 10, 1 << 34),
+    "max_requests": (1, 1 << 20),
+    "max_connections": (1, 1_000_000),
+    "body_timeout_s": (0.001, 1e6),
+    "rollback_timeout_s": (0.001, 1e6),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServingSettings(JobSettings):
+    """How one server of a change stream runs.
+
+    Raises:
+        SettingError: if a value is outside its documented range.
+    """
+
+    source: str = field(default="", metadata={"flag": "from"})
+    """Folder of the stream, or an address such as s3://bucket/stream; on the command line
+    `--from`, too."""
+
+    bind: str = ""
+    """Address to listen on; empty listens on host."""
+
+    port: int = 0
+    """Port of lookups, health, status and metrics; 0 picks a free one."""
+
+    memory: int = 1 << 30
+    """Bytes of memory for rows that differ from the base. When they are taken, a newer base of
+    the stream is opened, or one is merged in cache_dir. One change may go beyond."""
+
+    cache_dir: str = ""
+    """Folder for a base that is merged here, with room for all rows; its files have no names,
+    and go with the process. Empty is the system's temporary folder."""
+
+    poll_s: float = 0.1
+    """Seconds between two looks at the folder."""
+
+    retry_s: float = 1.0
+    """Seconds until the stream is tried again after an error."""
+
+    accept_other_tables: bool = False
+    """Take a base in which a served table is missing or has another width; else it is refused,
+    and what is served stays."""
+
+    max_ids: int = 1 << 17
+    """Most ids of one lookup, of all its tables together."""
+
+    max_body_bytes: int = 2 << 20
+    """Longest body of a request."""
+
+    max_answer_bytes: int = 16 << 20
+    """Most bytes of rows in one answer."""
+
+    max_requests: int = 64
+    """Most requests that are in work at a time; further ones are answered 503, to be sent
+    again."""
+
+    max_connections: int = 1024
+    """Most connections; one address gets at most half of them."""
+
+    body_timeout_s: float = 5.0
+    """Seconds in which a request's body must come."""
+
+    rollback_timeout_s: float = 300.0
+    """Seconds that loading a former version may take."""
+
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    """Least level of what is logged."""
+
+    def __post_init__(self) -> None:
+        super(ServingSettings, self).__post_init__()
+        check_ranges(self, _RANGES)
+        if not self.source:
+            rule = "given: the folder of a stream (--from DIR)"
+            raise SettingError(name="source", value=self.source, rule=rule)

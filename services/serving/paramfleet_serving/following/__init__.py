@@ -1,0 +1,1 @@
+"""Where versions come from: sources of changes, and the task that applies them."""

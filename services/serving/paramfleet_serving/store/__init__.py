@@ -1,0 +1,1 @@
+"""What is served: mapped bases, changed rows over them, and versions."""
