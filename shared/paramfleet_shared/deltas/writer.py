@@ -21,7 +21,7 @@ from paramfleet_shared.deltas.checking import (
 )
 from paramfleet_shared.deltas.compaction import merge_base, with_base
 from paramfleet_shared.deltas.errors import OtherWriterError, StreamError
-from paramfleet_shared.deltas.merging.row_spool import RowSpool
+from paramfleet_shared.deltas.merging.row_spool import SPOOL_BYTES, RowSpool
 from paramfleet_shared.deltas.publishing import change_head
 from paramfleet_shared.deltas.records import Change, StreamHead, StreamTable
 from paramfleet_shared.deltas.retention import (
@@ -37,6 +37,9 @@ from paramfleet_shared.deltas.stored.schema import StreamSchema
 from paramfleet_shared.system.clock import Clock
 
 __all__ = ["StreamWriter"]
+
+_LEAST_SPOOL_BYTES = 1 << 20
+"""Of a table's rows in memory, however many tables there are."""
 
 
 class StreamWriter:
@@ -216,7 +219,10 @@ class StreamWriter:
         checked = checked_parameters(self.folder, tables, dense, schema)
         self._disk.make_folder(self.folder)
         temporary = temporary_near(self.folder)
-        spools = {each.name: RowSpool(each.dim, temporary) for each in tables}
+        share = max(_LEAST_SPOOL_BYTES, SPOOL_BYTES // max(1, len(tables)))
+        spools = {
+            each.name: RowSpool(each.dim, temporary, most_bytes=share) for each in tables
+        }
         for name, ids, values in rows:
             piece = checked_piece(self.folder, schema, name, ids, values)
             spools[name].add(*piece)

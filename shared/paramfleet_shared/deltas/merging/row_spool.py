@@ -14,7 +14,7 @@ from paramfleet_shared.deltas.merging.runs import Run
 __all__ = ["SPOOL_BYTES", "RowSpool"]
 
 SPOOL_BYTES = 64 << 20
-"""Of rows that are sorted in memory."""
+"""Of rows that are sorted in memory, of all tables together."""
 
 
 class RowSpool:
