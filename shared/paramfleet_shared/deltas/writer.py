@@ -220,9 +220,7 @@ class StreamWriter:
         self._disk.make_folder(self.folder)
         temporary = temporary_near(self.folder)
         share = max(_LEAST_SPOOL_BYTES, SPOOL_BYTES // max(1, len(tables)))
-        spools = {
-            each.name: RowSpool(each.dim, temporary, most_bytes=share) for each in tables
-        }
+        spools = {each.name: RowSpool(each.dim, temporary, most_bytes=share) for each in tables}
         for name, ids, values in rows:
             piece = checked_piece(self.folder, schema, name, ids, values)
             spools[name].add(*piece)
