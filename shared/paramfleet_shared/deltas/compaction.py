@@ -1,6 +1,7 @@
 """A new base made of the newest one and the changes behind it, file to file."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +11,9 @@ from paramfleet_shared.deltas.merging.folding import fold
 from paramfleet_shared.deltas.publishing import change_head
 from paramfleet_shared.deltas.reader import StreamReader
 from paramfleet_shared.deltas.records import Change, StreamHead
-from paramfleet_shared.deltas.retention import kept_bases, remove_unkept
+from paramfleet_shared.deltas.retention import kept_bases, remove_base, remove_unkept
 from paramfleet_shared.deltas.stored.disk import StreamDisk
-from paramfleet_shared.deltas.stored.head import HEAD
+from paramfleet_shared.deltas.stored.head import BASES_LOCK, HEAD, base_folder
 from paramfleet_shared.system.clock import Clock
 
 __all__ = ["compact_folder", "merge_base", "prune_folder", "with_base"]
@@ -21,8 +22,8 @@ __all__ = ["compact_folder", "merge_base", "prune_folder", "with_base"]
 def merge_base(folder: Path, head: StreamHead, disk: StreamDisk) -> str:
     """Write the base of the newest change; return the SHA-256 of its manifest.
 
-    Rows stay in mapped files, and are merged a piece at a time. Who does it twice writes the
-    same bytes.
+    Rows stay in mapped files, and are merged a piece at a time. The caller has the lock of
+    bases. Who does it twice writes the same bytes.
 
     Args:
         folder: Of the stream.
@@ -49,7 +50,12 @@ def merge_base(folder: Path, head: StreamHead, disk: StreamDisk) -> str:
     folded = fold(base, mapped(), temporary_near(folder))
     tables = [(base.tables[name].table, runs) for name, runs in folded.tables.items()]
     place = BasePlace(head.stream, head.last, *ends[0])
-    return write_base(folder, place, tables, folded.dense, disk)
+    try:
+        return write_base(folder, place, tables, folded.dense, disk)
+    except BaseException:
+        with suppress(OSError):  # as where the disk is full
+            remove_base(base_folder(folder, head.stream, head.last), disk)
+        raise
 
 
 def with_base(head: StreamHead, number: int, sha256: str, keep: int) -> StreamHead:
@@ -81,18 +87,20 @@ def compact_folder(folder: Path, clock: Clock, *, keep: int | None = None) -> in
         FleetError: as ``StreamReader``, or if the folder has another stream meanwhile.
         OSError: if the system refuses.
     """
-    disk, head = StreamDisk(), StreamReader(folder).look()
-    if head.base == head.last:
-        return None
-    sha256 = merge_base(folder, head, disk)
+    disk = StreamDisk()
+    with disk.locked(folder / BASES_LOCK, clock):
+        head = StreamReader(folder).look()
+        if head.base == head.last:
+            return None
+        sha256 = merge_base(folder, head, disk)
 
-    def decide(found: StreamHead | None) -> StreamHead:
-        now = _same_stream(folder, head, found)
-        most = len(now.bases) + 1 if keep is None else keep
-        return with_base(now, head.last, sha256, most)
+        def decide(found: StreamHead | None) -> StreamHead:
+            now = _same_stream(folder, head, found)
+            most = len(now.bases) + 1 if keep is None else keep
+            return with_base(now, head.last, sha256, most)
 
-    _retain(folder, disk, clock, decide)
-    return head.last
+        _retain(folder, disk, clock, decide)
+        return head.last
 
 
 def prune_folder(folder: Path, clock: Clock, *, keep: int) -> StreamHead:
@@ -107,13 +115,15 @@ def prune_folder(folder: Path, clock: Clock, *, keep: int) -> StreamHead:
         FleetError: as ``StreamReader``, or if the folder has another stream meanwhile.
         OSError: if the system refuses.
     """
-    disk, head = StreamDisk(), StreamReader(folder).look()
+    disk = StreamDisk()
+    head = StreamReader(folder).look()
 
     def decide(found: StreamHead | None) -> StreamHead:
         now = _same_stream(folder, head, found)
         return replace(now, bases=kept_bases(now.bases, keep))
 
-    return _retain(folder, disk, clock, decide)
+    with disk.locked(folder / BASES_LOCK, clock):
+        return _retain(folder, disk, clock, decide)
 
 
 def _retain(

@@ -56,15 +56,15 @@ class OtherWriterError(ContractError):
 
 
 class StreamBusyError(UnavailableError):
-    """Another process holds the folder's lock for long; nothing was published."""
+    """Another process holds a lock of the folder for long; nothing was published."""
 
     code = "unavailable.stream_busy"
     path: str
     """The lock's file."""
     waited_s: float
     sentence = (
-        "{path} is locked by another process since {waited_s:.0f} s: see whether one is "
-        "stopped in the middle of a publication, and try again"
+        "{path} is locked by another process for more than {waited_s:.0f} s: a base is made, "
+        "or a process was stopped in the middle of a publication; try again"
     )
 
 

@@ -13,7 +13,14 @@ from paramfleet_shared.deltas.stored.head import (
     is_identity,
 )
 
-__all__ = ["kept_bases", "remove_drafts", "remove_former", "remove_stream", "remove_unkept"]
+__all__ = [
+    "kept_bases",
+    "remove_base",
+    "remove_drafts",
+    "remove_former",
+    "remove_stream",
+    "remove_unkept",
+]
 
 
 def kept_bases(bases: Mapping[int, str], keep: int) -> dict[int, str]:
@@ -29,7 +36,7 @@ def kept_bases(bases: Mapping[int, str], keep: int) -> dict[int, str]:
 def remove_unkept(folder: Path, head: StreamHead, disk: StreamDisk) -> None:
     """Remove bases that ``stream.json`` doesn't list, and changes that no base needs.
 
-    A base that is newer than the oldest one listed may be written just now: it stays.
+    The caller has the lock of bases: nobody writes one.
 
     Args:
         folder: Of the stream.
@@ -42,10 +49,23 @@ def remove_unkept(folder: Path, head: StreamHead, disk: StreamDisk) -> None:
     own, oldest = folder / head.stream, min(head.bases)
     for name in disk.names(own):
         base, change = base_number(name), change_number(name)
-        if base is not None and base < oldest:
-            _remove_base(own / name, disk)
+        if base is not None and base not in head.bases:
+            remove_base(own / name, disk)
         elif change is not None and change <= oldest:
             disk.remove(own / name)
+
+
+def remove_base(base: Path, disk: StreamDisk) -> None:
+    """Remove a base, its manifest first.
+
+    Raises:
+        OSError: if the system refuses.
+    """
+    names = disk.names(base)
+    for name in sorted(names, key=lambda name: name != MANIFEST):
+        if name == MANIFEST or name.endswith(".safetensors") or _is_draft(name):
+            disk.remove(base / name)
+    disk.remove_folder(base)
 
 
 def remove_former(folder: Path, kept: set[str], disk: StreamDisk) -> None:
@@ -72,7 +92,7 @@ def remove_stream(own: Path, disk: StreamDisk) -> None:
     """
     for name in disk.names(own):
         if base_number(name) is not None:
-            _remove_base(own / name, disk)
+            remove_base(own / name, disk)
         elif change_number(name) is not None or _is_draft(name):
             disk.remove(own / name)
     disk.remove_folder(own)
@@ -87,19 +107,6 @@ def remove_drafts(folder: Path, disk: StreamDisk) -> None:
     for name in disk.names(folder):
         if _is_draft(name) and name.startswith(f".{HEAD}."):
             disk.remove(folder / name)
-
-
-def _remove_base(base: Path, disk: StreamDisk) -> None:
-    """Remove a base, its manifest first.
-
-    Raises:
-        OSError: if the system refuses.
-    """
-    names = disk.names(base)
-    for name in sorted(names, key=lambda name: name != MANIFEST):
-        if name == MANIFEST or name.endswith(".safetensors") or _is_draft(name):
-            disk.remove(base / name)
-    disk.remove_folder(base)
 
 
 def _is_draft(name: str) -> bool:

@@ -32,7 +32,7 @@ from paramfleet_shared.deltas.retention import (
 )
 from paramfleet_shared.deltas.stored.change_files import put_change
 from paramfleet_shared.deltas.stored.disk import StreamDisk
-from paramfleet_shared.deltas.stored.head import HEAD, change_file, read_head
+from paramfleet_shared.deltas.stored.head import BASES_LOCK, HEAD, change_file, read_head
 from paramfleet_shared.deltas.stored.schema import StreamSchema
 from paramfleet_shared.system.clock import Clock
 
@@ -181,10 +181,12 @@ class StreamWriter:
         Raises:
             StreamError: if no stream is begun, or ``stream.json`` can't be read.
             OtherWriterError: if another writer has the folder.
+            StreamBusyError: if another process makes a base, or holds the lock for long.
             FleetError: as ``StreamReader.base`` and ``StreamReader.changes``.
             OSError: if the system refuses.
         """
-        with self._compacting:
+        lock = self._disk.locked(self.folder / BASES_LOCK, self._clock)
+        with self._compacting, lock:
             with self._publishing:
                 head = self._known()
             if head.base == head.last:
@@ -198,7 +200,7 @@ class StreamWriter:
                 if self._known().stream != head.stream:
                     return None
                 self._head = change_head(self.folder, self._disk, self._clock, decide)
-                remove_unkept(self.folder, self._head, self._disk)
+            remove_unkept(self.folder, self._head, self._disk)
             return head.last
 
     def _write_first(

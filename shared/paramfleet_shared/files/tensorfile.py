@@ -205,8 +205,9 @@ def read_metadata(path: Path) -> dict[str, str]:
         else:
             file = stack.enter_context(open_regular(path))
         length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
-        header = file.read(min(length, MAX_DOCUMENT_BYTES + 1))
-    if len(header) < length <= MAX_DOCUMENT_BYTES:
+        length = min(length, MAX_DOCUMENT_BYTES + 1)
+        header = file.read(length)
+    if len(header) < length:
         raise ValueError("its header is longer than the file")
     return _described(header)[1]
 

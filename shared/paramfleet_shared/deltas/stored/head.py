@@ -12,6 +12,7 @@ from paramfleet_shared.files.documents import read_content, read_document, whole
 from paramfleet_shared.values.texts import shown
 
 __all__ = [
+    "BASES_LOCK",
     "HEAD",
     "LOCK",
     "MANIFEST",
@@ -27,7 +28,13 @@ __all__ = [
     "read_head",
 ]
 
-HEAD, LOCK, MANIFEST = "stream.json", "stream.lock", "manifest.json"
+HEAD, MANIFEST = "stream.json", "manifest.json"
+
+LOCK = "stream.lock"
+"""Of who replaces ``stream.json``, for a moment."""
+
+BASES_LOCK = "bases.lock"
+"""Of who makes or removes bases."""
 
 _IDENTITY = re.compile(r"[0-9a-f]{32}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")

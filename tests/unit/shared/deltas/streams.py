@@ -18,6 +18,7 @@ from paramfleet_shared.deltas.writer import StreamWriter
 from paramfleet_shared.tables.spec import InitializerSpec
 from paramfleet_shared.testing.clock import FakeClock
 
+KEPT = {"stream.json", "stream.lock", "bases.lock"}
 TABLES = (
     StreamTable(name="words", dim=3, seed=5, initializer=InitializerSpec(kind="uniform")),
     StreamTable(name="users/a b", dim=1, storage="float16", zero_unknown=True),
@@ -106,7 +107,7 @@ def leftovers(folder: Path) -> list[str]:
     """Return what is in a folder and belongs to no stream of two at most."""
     names = [each.name for each in folder.iterdir()]
     streams = [name for name in names if len(name) == 32]
-    odd = [name for name in names if name not in {*streams, "stream.json", "stream.lock"}]
+    odd = [name for name in names if name not in {*streams, *KEPT}]
     odd += streams[2:]
     for stream in streams:
         inside = [each.name for each in (folder / stream).iterdir()]

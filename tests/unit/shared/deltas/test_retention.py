@@ -5,6 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.unit.shared.deltas.streams import (
+    Crash,
+    FailingDisk,
     Model,
     begin,
     model_of,
@@ -143,6 +145,40 @@ def test_what_others_put_into_the_folder_stays(tmp_path: Path) -> None:
 
     assert [each.name for each in first.iterdir()] == ["mine.txt"]
     assert (tmp_path / "notes" / f"delta-{1:012d}.safetensors").read_text() == "mine"
+
+
+def test_a_base_that_could_not_be_made_leaves_nothing(tmp_path: Path) -> None:
+    disk = FailingDisk(OSError)
+    writer, model = writer_at(tmp_path, disk), Model()
+    begin(writer, model)
+    publish(writer, [1], model)
+    before = names(tmp_path)
+
+    disk.fail_at(2, "after")
+    with pytest.raises(OSError):  # noqa: PT011 - whatever the system refuses
+        writer.compact()
+
+    assert names(tmp_path) == before
+    disk.fail_at(None)
+    assert writer.compact() == 1
+
+
+def test_what_was_left_of_a_base_goes_with_the_next(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    writer, model = writer_at(tmp_path, disk, keep_bases=9), Model()
+    begin(writer, model)
+    publish(writer, [1], model)
+    disk.fail_at(2, "after")
+    with pytest.raises(Crash):
+        writer.compact()
+    assert "base-001" in names(tmp_path)
+
+    disk.fail_at(None)
+    publish(writer, [2], model)
+    assert writer.compact() == 2
+
+    assert names(tmp_path) == ["base-000", "base-002", "delta-01", "delta-02"]
+    assert read_from(tmp_path) == model
 
 
 def test_pruning_keeps_so_many_bases(tmp_path: Path) -> None:

@@ -112,6 +112,24 @@ def test_a_lock_that_is_held_for_long_is_named(tmp_path: Path) -> None:
     assert writer.publish(EMPTY) == 1
 
 
+def test_one_process_at_a_time_makes_bases(tmp_path: Path) -> None:
+    writer = StreamWriter(tmp_path, clock=JumpingClock())
+    begin(writer, Model())
+    writer.publish(EMPTY)
+    with (tmp_path / "bases.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        for act in (
+            writer.compact,
+            lambda: compact_folder(tmp_path, JumpingClock()),
+            lambda: prune_folder(tmp_path, JumpingClock(), keep=1),
+        ):
+            with pytest.raises(StreamBusyError, match=r"bases\.lock"):
+                act()
+        assert writer.publish(EMPTY) == 2
+
+    assert writer.compact() == 2
+
+
 class JumpingClock(FakeClock):
     """Half of the wait for a lock is over each time that somebody looks."""
 

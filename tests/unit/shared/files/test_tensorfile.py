@@ -13,7 +13,16 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save
 
-from paramfleet_shared.files.tensorfile import PIECE_BYTES, read_tensors, write_tensors
+from paramfleet_shared.files.tensorfile import (
+    PIECE_BYTES,
+    TensorFacts,
+    parse_tensors,
+    put_pieces,
+    read_metadata,
+    read_tensors,
+    tensor_pieces,
+    write_tensors,
+)
 
 
 def tensors() -> dict[str, NDArray[Any]]:
@@ -140,3 +149,41 @@ def memory_of_at_most(more_bytes: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, former)
+
+
+def test_tensors_that_are_never_whole_in_memory_are_written(tmp_path: Path) -> None:
+    whole, pieces = tmp_path / "whole", tmp_path / "pieces"
+    rows = np.arange(12, dtype=np.float32).reshape(6, 2)
+    written = write_tensors(whole, {"ids": np.arange(6), "rows": rows}, {"a": "b"})
+    facts = {
+        "rows": TensorFacts(rows.dtype, rows.shape),
+        "ids": TensorFacts(np.dtype(np.int64), (6,)),
+    }
+    arrays: dict[str, NDArray[Any]] = {"rows": rows, "ids": np.arange(6)}
+
+    def pieces_of(name: str) -> Iterator[memoryview]:
+        for at in range(0, 6, 4):
+            yield arrays[name][at : at + 4].data.cast("B")
+
+    with pieces.open("wb") as file:
+        assert put_pieces(file, facts, pieces_of, {"a": "b"}) == written
+    assert pieces.read_bytes() == whole.read_bytes()
+    assert b"".join(tensor_pieces(arrays, {"a": "b"})) == whole.read_bytes()
+    assert read_metadata(whole) == {"a": "b"}
+    np.testing.assert_array_equal(parse_tensors(whole.read_bytes()).tensors["rows"], rows)
+    with pieces.open("wb") as file, pytest.raises(ValueError, match="has 0 bytes, not 48"):
+        put_pieces(file, facts, lambda _: [], {})
+
+
+def test_a_header_that_is_none_has_no_metadata(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    for content in (b"", b"\x01", (9).to_bytes(8, "little") + b"{}", bytes(8), b"\xff" * 20):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"header|larger|Expecting"):
+            read_metadata(path)
+        with pytest.raises(ValueError, match=r"header|larger|Expecting"):
+            parse_tensors(content)
+    path.unlink()
+    path.symlink_to("/etc/hostname")
+    with pytest.raises(ValueError, match="link"):
+        read_metadata(path)

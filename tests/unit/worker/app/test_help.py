@@ -11,6 +11,7 @@ from paramfleet_coordinator.__main__ import main as coordinator
 from paramfleet_pserver.__main__ import main as pserver
 from paramfleet_worker.__main__ import main
 from paramfleet_worker.app.commands.certs import certs
+from paramfleet_worker.app.commands.deltas import delta
 from paramfleet_worker.app.commands.tokens import tokens
 from paramfleet_worker.app.doctor.report import doctor
 
@@ -24,7 +25,7 @@ def commands(command: click.Command) -> Iterator[tuple[str, click.Command]]:
 
 ALL = [
     named
-    for root in (main, runner, coordinator, pserver, certs, tokens, doctor)
+    for root in (main, runner, coordinator, pserver, certs, delta, tokens, doctor)
     for named in commands(root)
 ]
 
