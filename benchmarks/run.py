@@ -57,6 +57,7 @@ ALONE = (
     "moving",
     "paddle",
     "quality",
+    "serving",
     "soak",
     "word2vec_quality",
 )

@@ -1,7 +1,7 @@
 """paramfleet: a worker of a job, with what a training process does around its calls."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -35,6 +35,7 @@ class OursWorker:
         index: Which worker this is.
         worker_num: How many the job has.
         through: Makes of a pserver's endpoint the one to call instead of it.
+        environment: Where settings are read; None is this process's.
     """
 
     def __init__(
@@ -45,15 +46,18 @@ class OursWorker:
         index: int = 0,
         worker_num: int = 1,
         through: Callable[[str], str] = lambda endpoint: endpoint,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.communicator = Communicator()
         self.communicator.start()
         self._worker_num = worker_num
         self._through = through
         given = {"redis": redis, "job": job, "call_timeout_s": CALL_TIMEOUT_S}
-        environment = read_environment()
         settings = resolve(
-            JobSettings, section="", arguments=given, environment=environment
+            JobSettings,
+            section="",
+            arguments=given,
+            environment=read_environment() if environment is None else environment,
         ).value
         self._secret = secret_of(settings)
         self._session = self.communicator.wait(self._join(settings, index))
