@@ -9,6 +9,7 @@ import pytest
 from tests.unit.serving.streams import UNIVERSE, USERS, WORDS, Served, Stream, until
 
 from paramfleet_shared.deltas.records import Change, StreamTable, TableChange
+from paramfleet_shared.files.addresses import place_of
 
 
 async def test_changes_are_served_one_after_the_other(stream: Stream, serve: Any) -> None:
@@ -33,6 +34,20 @@ async def test_it_begins_at_the_newest_base_and_what_is_behind(
 
     await served.reach(last)
     assert served.server.follower.served.base_number == 3
+    await served.agrees(stream.reference)
+
+
+async def test_a_stream_at_an_address_is_followed(tmp_path: Path, serve: Any) -> None:
+    stream = Stream(place_of(f"memory://serving{tmp_path}"))
+    stream.begin()
+    served = await serve(stream.folder)
+    await served.reach(0)
+
+    for _ in range(3):
+        await served.reach(stream.publish())
+        await served.agrees(stream.reference)
+    stream.begin()
+    await served.reach(0, stream.identity)
     await served.agrees(stream.reference)
 
 
