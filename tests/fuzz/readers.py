@@ -1,4 +1,4 @@
-"""What reads bytes of a disk or a peer: commands, snapshots, logs, manifests of checkpoints.
+"""What reads bytes of a disk or a peer: commands, snapshots, logs, manifests, streams.
 
 Checksums would refuse most damages: so half of the cases of what has checksums are made with
 right ones.
@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 from tests.fuzz.running import Reader
+from tests.fuzz.streams import streams
 from tests.security.mutations import mutated, mutated_bytes, mutated_tensors
 from tests.unit.pserver.commands.histories import (
     MODES,
@@ -86,6 +87,7 @@ def readers() -> Iterator[dict[str, Reader]]:
             _manifests(folder / "checkpoint"),
             _snapshot_files(folder / "snapshots", runner),
             _snapshots(runner, stack),
+            streams(folder / "stream"),
         ]
         yield {reader.name: reader for reader in found}
 
@@ -252,7 +254,7 @@ def _manifests(folder: Path) -> Reader:
         path.write_bytes(content)
         read_manifest(folder)
 
-    return Reader("manifests", make, read, (ManifestError,), share=0.15)
+    return Reader("manifests", make, read, (ManifestError,), share=0.13)
 
 
 # -- snapshots

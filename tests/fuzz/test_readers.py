@@ -33,7 +33,7 @@ def known() -> Iterator[dict[str, Reader]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["commands", "log", "manifests", "snapshot_files", "snapshots"]
+    "name", ["commands", "log", "manifests", "snapshot_files", "snapshots", "streams"]
 )
 def test_odd_bytes_are_read_or_refused_by_a_typed_error(
     known: dict[str, Reader], name: str
