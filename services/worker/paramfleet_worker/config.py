@@ -20,7 +20,7 @@ __all__ = [
     "PaddleRule",
 ]
 
-ExportFormat = Literal["npy", "safetensors", "word2vec"]
+ExportFormat = Literal["npy", "safetensors", "word2vec", "paddle"]
 """What ``paramfleet export`` can write."""
 
 ImportFormat = Literal["npy", "safetensors", "word2vec", "paddle", "dcp"]

@@ -181,9 +181,10 @@ class RowStepper:
         Args:
             slots: Where the rows are.
             columns: float32 [U, C] by the name of the state.
-            steps: Steps that the optimizer had taken; 0 leaves the state new.
+            steps: Steps that the optimizer had taken; 0 leaves the state new, but that of rows
+                with an accessor, which don't count by them.
         """
-        if not steps:
+        if not steps and self.table.accessor is None:
             return
         for name, values in columns.items():
             self.store.column(name)[slots] = values

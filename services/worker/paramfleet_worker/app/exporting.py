@@ -3,6 +3,9 @@
 Shape legend: n = rows, D = row width.
 """
 
+import gzip
+import secrets
+import shutil
 from collections.abc import Iterator
 from io import TextIOWrapper
 from pathlib import Path
@@ -11,15 +14,31 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.checkpoint.manifest import MANIFEST, CheckpointWriteError
-from paramfleet_shared.checkpoint.saved_rows import load_rows
+from paramfleet_shared.checkpoint.layers import Layers, read_layers
+from paramfleet_shared.checkpoint.manifest import (
+    MANIFEST,
+    CheckpointWriteError,
+    FilePart,
+    read_manifest,
+    sync_directory,
+)
+from paramfleet_shared.checkpoint.saved_rows import load_rows, sparse_spec
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.files.documents import read_content, read_document
 from paramfleet_shared.files.regular_files import replaced
 from paramfleet_shared.files.tensorfile import put_tensors
+from paramfleet_shared.tables.spec import TableSpec
+from paramfleet_worker.app.checkpoints.paddle_text import CountedRows, day_of, lines_of
 from paramfleet_worker.config import ExportFormat
 
-__all__ = ["ExportFormatError", "Exported", "UnknownSuffixError", "WordsError", "export_table"]
+__all__ = [
+    "ExportFormatError",
+    "Exported",
+    "PaddleFiles",
+    "UnknownSuffixError",
+    "WordsError",
+    "export_table",
+]
 
 _BY_SUFFIX: dict[str, ExportFormat] = {
     ".npy": "npy",
@@ -57,6 +76,15 @@ class UnknownSuffixError(ContractError):
     )
 
 
+class PaddleFiles(NamedTuple):
+    """How the files of Paddle's table text are written."""
+
+    shards: int = 1
+    """How many: rows are divided by their keys, as Paddle does with one server."""
+    compress: bool = False
+    """Whether with gzip."""
+
+
 class Exported(NamedTuple):
     """What was written."""
 
@@ -81,12 +109,15 @@ def export_table(
     format: ExportFormat | None = None,  # noqa: A002 - the option's name
     output: Path,
     words: Path | None = None,
+    paddle: PaddleFiles = PaddleFiles(),  # noqa: B008 - a tuple
 ) -> Exported:
     """Write the rows of a sparse table, sorted by id, without optimizer state.
 
     ``npy`` writes rows float32 [n, D] to ``output`` and ids int64 [n] beside it, to
     ``.ids.npy``; ``safetensors`` both to one file, as ``rows`` and ``ids``; ``word2vec`` the
-    text format of that tool: a line ``n D``, then a word and its numbers a line.
+    text format of that tool: a line ``n D``, then a word and its numbers a line. ``paddle``
+    writes the table text of Paddle to a folder, with counts, days and states of rows that have
+    an accessor, in the order of ``CtrCommonAccessor``: ``<table>/part-000-<shard>``.
 
     Args:
         checkpoint: A folder that ``fleet.save_persistables`` wrote.
@@ -94,9 +125,11 @@ def export_table(
         format: One of the above; what the suffix of ``output`` says if not given: ``.npy``,
             ``.safetensors``, or ``.txt`` and ``.vec`` for ``word2vec``; ``safetensors`` if it
             has none.
-        output: The file; one of that name is replaced.
+        output: The file; one of that name is replaced. Of ``paddle`` the folder, which must not
+            have that table as yet.
         words: For ``word2vec``: a file whose line i, from 0, is the word of id i, perhaps
             with a blank and its count. Ids are words themselves without it.
+        paddle: Of ``paddle``: its files.
 
     Returns:
         How many rows there are, and where.
@@ -111,13 +144,15 @@ def export_table(
         CheckpointWriteError: if the output is a folder, or in that of a checkpoint or an
             export, or the system refuses.
     """
-    if not output.name or output.is_dir():
+    if format != "paddle" and (not output.name or output.is_dir()):
         raise CheckpointWriteError(path=str(output), reason="is a folder; name a file in it")
     if _is_of_ours(output.parent) or (
         _is_of_ours(checkpoint) and _is_below(output, checkpoint)
     ):
         reason = "is in the folder of a checkpoint or an export; name a file elsewhere"
         raise CheckpointWriteError(path=str(output), reason=reason)
+    if format == "paddle":
+        return _write_paddle(checkpoint, table, output, paddle)
     by_name = _BY_SUFFIX.get(output.suffix.lower())
     if output.suffix and format is None and by_name is None:
         raise UnknownSuffixError(path=str(output), suffixes=", ".join(_BY_SUFFIX))
@@ -142,6 +177,73 @@ def export_table(
     except OSError as error:
         raise CheckpointWriteError(path=str(output), reason=str(error)) from error
     return Exported(len(whole.ids), files)
+
+
+def _write_paddle(checkpoint: Path, table: str, output: Path, written: PaddleFiles) -> Exported:
+    """Write Paddle's table text, the folder's name last.
+
+    Raises:
+        CheckpointWriteError: if the table's folder is there, or the system refuses.
+    """
+    manifest = read_manifest(checkpoint)
+    layers = read_layers(checkpoint, manifest)
+    spec = sparse_spec(checkpoint, manifest, table)
+    sparse = [each.spec.name for each in manifest.tables if each.spec.kind == "sparse"]
+    part = _whole_of(layers, spec)
+    counted = None
+    if spec.optimizer.num_counts:
+        counted = CountedRows(spec, day_of(layers, table))
+    folder = output / f"{sparse.index(table):03d}"
+    if folder.exists():
+        raise CheckpointWriteError(path=str(folder), reason="is there already: name another")
+    temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
+    suffix = ".gz" if written.compress else ""
+    names = [f"part-000-{shard:05d}{suffix}" for shard in range(written.shards)]
+    assert part.ids is not None, "rows have ids"
+    shards = part.ids.view(np.uint64) % np.uint64(written.shards)
+    try:
+        temporary.mkdir(parents=True)
+        for shard, name in enumerate(names):
+            rows = shards == shard
+            some = FilePart(
+                ids=part.ids[rows], values=part.values[rows], states=part.states[rows]
+            )
+            with replaced(temporary / name) as file:
+                _write_part(file, lines_of(some, counted), compress=written.compress)
+        sync_directory(temporary)
+        temporary.rename(folder)
+        sync_directory(output)
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise CheckpointWriteError(path=str(output), reason=str(error)) from error
+    return Exported(len(part.ids), tuple(folder / name for name in names))
+
+
+def _write_part(file: IO[bytes], lines: Iterator[str], *, compress: bool) -> None:
+    if compress:
+        with gzip.GzipFile(fileobj=file, mode="wb", mtime=0) as packed:
+            packed.writelines(line.encode() for line in lines)
+    else:
+        file.writelines(line.encode() for line in lines)
+
+
+def _whole_of(layers: Layers, spec: TableSpec) -> FilePart:
+    """Return all rows of a table, sorted by id, with their states.
+
+    Raises:
+        CheckpointDamagedError: if a file isn't what was saved.
+    """
+    parts = [file.read() for file in layers.files(spec.name)]
+    width = parts[0].states.shape[1] if parts else 0
+    ids = np.concatenate([np.empty(0, np.int64), *(p.ids for p in parts if p.ids is not None)])
+    values = [np.empty((0, spec.dim), np.float32), *(p.values for p in parts)]
+    states = [np.empty((0, width), np.float32), *(p.states for p in parts)]
+    order = np.argsort(ids, kind="stable")
+    return FilePart(
+        ids=ids[order],
+        values=np.concatenate(values)[order],
+        states=np.concatenate(states)[order],
+    )
 
 
 def _is_below(output: Path, checkpoint: Path) -> bool:

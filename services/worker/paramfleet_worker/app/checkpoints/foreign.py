@@ -8,23 +8,24 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_shared.files.tensorfile import map_tensors
 from paramfleet_worker.app.checkpoints.foreign_rows import ForeignRows, refuse
+from paramfleet_worker.app.checkpoints.paddle_text import (
+    ACCESSORS,
+    PADDLE_RULES,
+    USUAL_RULE,
+    CountedRows,
+    lengths_of,
+)
 from paramfleet_worker.app.checkpoints.torch_dcp import read_dcp
 from paramfleet_worker.config import ImportFormat, PaddleAccessor, PaddleRule
 
-__all__ = [
-    "ACCESSORS",
-    "PADDLE_RULES",
-    "Accessor",
-    "ForeignTable",
-    "PaddleText",
-]
+__all__ = ["ForeignTable", "PaddleText"]
 
 _PIECE_LINES = 1 << 16
 """Lines of text whose numbers are made an array at a time."""
@@ -33,48 +34,14 @@ _LONGEST_LINE = 1 << 20
 """Characters; a row of 65,536 numbers has fewer."""
 
 
-class Accessor(NamedTuple):
-    """Where a row of Paddle's table text has its values.
-
-    The numbers behind the key are: ``before`` ones, the first value, then states of its rule
-    and other numbers, and last, where the row has them, ``between`` ones and m values.
-    """
-
-    before: int
-    states_last: bool
-    """Whether the states of the m values come behind them."""
-    others: int
-    """Numbers behind the first value's states, before the part of the m values."""
-
-
-_COMMON = Accessor(before=5, states_last=True, others=0)
-
-ACCESSORS: dict[PaddleAccessor, Accessor] = {
-    "SparseAccessor": _COMMON,
-    "CtrCommonAccessor": _COMMON,
-    "CtrDoubleAccessor": Accessor(before=4, states_last=False, others=1),
-    "CtrDymfAccessor": Accessor(before=4, states_last=False, others=2),
-}
-"""By Paddle's names. Show, click and days aren't taken over: tables have no such columns."""
-
-PADDLE_RULES: dict[PaddleRule, Callable[[int], int]] = {
-    "SparseNaiveSGDRule": lambda _: 0,
-    "SparseAdaGradSGDRule": lambda _: 1,
-    "SparseAdaGradV2SGDRule": lambda _: 1,
-    "StdAdaGradSGDRule": lambda width: width,
-    "SparseAdamSGDRule": lambda width: 2 * width + 2,
-    "SparseSharedAdamSGDRule": lambda _: 4,
-}
-"""How many numbers of state a rule of Paddle keeps for so many values."""
-
-
 class PaddleText(NamedTuple):
     """What Paddle's table text doesn't say of itself."""
 
-    accessor: PaddleAccessor = "SparseAccessor"
-    """This is what Paddle takes where nothing is set."""
-    rule: PaddleRule = "SparseAdamSGDRule"
-    """Of both parts of a row; the same."""
+    accessor: PaddleAccessor | Literal["none"] = "SparseAccessor"
+    """This is what Paddle takes where nothing is set; none where lines are keys and values."""
+    rule: PaddleRule | None = None
+    """Of both parts of a row; None for those of the table, or, if it has no accessor, for what
+    Paddle takes."""
 
 
 class ForeignTable(NamedTuple):
@@ -110,8 +77,32 @@ class ForeignTable(NamedTuple):
             yield from _read_words(self.path, dim, _ids_of(self.words))
         elif self.form == "dcp":
             yield from read_dcp(self.path, self.key, dim=dim)
+        elif self.paddle.accessor == "none":
+            yield from _read_values(self.path, dim)
         else:
             yield from _read_paddle(self.path, dim, self.paddle)
+
+    def read_counted(self, counted: CountedRows) -> Iterator[ForeignRows]:
+        """Yield the rows of ``paddle`` with all that an accessor keeps of them.
+
+        Args:
+            counted: The table that they are for.
+
+        Raises:
+            ForeignTableError: naming the file, and what of it is wrong.
+        """
+        given, dim = self.paddle.rule, counted.spec.dim
+        rules = counted.rules if given is None else (given, given)
+        accessor = ACCESSORS[_accessor_of(self)]
+        layout = _Layout(_accessor_of(self), rules, counted.num_more)
+
+        def row_of(numbers: list[float], _start: int) -> list[float]:
+            return counted.row_of(numbers, accessor, rules)
+
+        for path in _parts_of(self.path):
+            for piece in _read_laid_out(path, layout, row_of, counted.width):
+                values, states = np.split(piece.values, [dim], axis=1)
+                yield ForeignRows(path, piece.ids, np.ascontiguousarray(values), states)
 
 
 def _read_arrays(path: Path) -> ForeignRows:
@@ -198,10 +189,35 @@ def _read_words(path: Path, dim: int, id_of: Callable[[str], int]) -> Iterator[F
         refuse(path, f"has {num_rows} rows, and its first line says {int(head[0])}")
 
 
-def _read_paddle(folder: Path, dim: int, text: PaddleText) -> Iterator[ForeignRows]:
-    """Yield the rows of Paddle's table text, a file after the other.
+class _Layout(NamedTuple):
+    """Who has laid out the rows of a text."""
 
-    A row that wasn't extended has no embedx: its other values are 0.
+    accessor: PaddleAccessor
+    rules: tuple[PaddleRule, PaddleRule]
+    num_more: int
+    """m."""
+
+    def lengths(self) -> dict[int, int]:
+        """Return what ``lengths_of`` does."""
+        return lengths_of(self.num_more, ACCESSORS[self.accessor], self.rules)
+
+
+def _accessor_of(table: ForeignTable) -> PaddleAccessor:
+    """Return how rows with an accessor are laid out.
+
+    Raises:
+        ForeignTableError: if they can't be rows of one.
+    """
+    if table.paddle.accessor == "none":
+        refuse(table.path, "the table has an accessor, and lines without one lack its counts")
+    return table.paddle.accessor
+
+
+def _parts_of(folder: Path) -> list[Path]:
+    """Return the files of Paddle's table text.
+
+    Raises:
+        ForeignTableError: if there are none.
     """
     try:
         paths = sorted(path for path in folder.iterdir() if path.name.startswith("part-"))
@@ -209,53 +225,95 @@ def _read_paddle(folder: Path, dim: int, text: PaddleText) -> Iterator[ForeignRo
         refuse(folder, f"can't be read: {error}")
     if not paths:
         refuse(folder, "has no files part-*: name the folder of one table, such as 000")
-    accessor = ACCESSORS[text.accessor]
-    lengths = _lengths(dim, accessor, text.rule)
+    return paths
 
-    def read(path: Path) -> Iterator[ForeignRows]:
-        def parsed(number: int, line: str) -> tuple[int, list[float]]:
-            key, *numbers = line.split()
-            try:
-                unsigned, row = int(key), [float(each) for each in numbers]
-            except ValueError:
-                refuse(path, f"line {number} must be a key and numbers", number)
-            start = lengths.get(len(row))
-            if start is None or not 0 <= unsigned < 1 << 64:
-                known = " or ".join(map(str, sorted(lengths)))
-                rule = (
-                    f"line {number} has {len(row)} numbers behind its key: {text.accessor} "
-                    f"with {text.rule} writes {known} for {dim} values. Name the right ones "
-                    f"with --accessor and --rule{_fitting(len(row), dim)}"
-                )
-                refuse(path, rule, number)
-            signed = unsigned - (1 << 64) if unsigned >= 1 << 63 else unsigned
-            more = row[start : start + dim - 1] if start else [0.0] * (dim - 1)
-            return signed, [row[accessor.before], *more]
+
+def _read_values(folder: Path, dim: int) -> Iterator[ForeignRows]:
+    """Yield the rows of a text of keys and values."""
+    for path in _parts_of(folder):
+
+        def parsed(number: int, line: str, path: Path = path) -> tuple[int, list[float]]:
+            id_, row = _parsed(path, number, line)
+            if len(row) != dim:
+                refuse(path, f"line {number} has {len(row)} numbers, not {dim}", number)
+            return id_, row
 
         yield from _pieces(path, _lines(path), parsed, dim)
 
-    for path in paths:
-        yield from read(path)
+
+def _read_paddle(folder: Path, dim: int, text: PaddleText) -> Iterator[ForeignRows]:
+    """Yield the rows of Paddle's table text, a file after the other, for a plain table.
+
+    A row that wasn't extended has no embedx: its other values are 0.
+    """
+    assert text.accessor != "none", "of such text _read_values"
+    rule = text.rule or USUAL_RULE
+    layout, before = _Layout(text.accessor, (rule, rule), dim - 1), ACCESSORS[text.accessor]
+
+    def row_of(row: list[float], start: int) -> list[float]:
+        more = row[start : start + dim - 1] if start else [0.0] * (dim - 1)
+        return [row[before.before], *more]
+
+    for path in _parts_of(folder):
+        yield from _read_laid_out(path, layout, row_of, dim)
 
 
-def _lengths(dim: int, accessor: Accessor, rule: PaddleRule) -> dict[int, int]:
-    """Return how many numbers rows may have, and where their other values begin; 0 for none."""
-    num_states = PADDLE_RULES[rule]
-    short = accessor.before + 1 + num_states(1) + accessor.others
-    found = {short: 0}
-    if dim > 1:
-        rest = num_states(dim - 1)
-        found[short + rest + dim - 1] = short if accessor.states_last else short + rest
-    return found
+def _read_laid_out(
+    path: Path,
+    layout: _Layout,
+    row_of: Callable[[list[float], int], list[float]],
+    width: int,
+) -> Iterator[ForeignRows]:
+    """Yield the rows of a file of Paddle's table text, each as ``row_of`` makes it.
+
+    Args:
+        path: The file.
+        layout: Who has laid it out.
+        row_of: Is given the numbers of a line, and where the other values begin, 0 for none.
+        width: Numbers that it returns.
+    """
+    lengths = layout.lengths()
+
+    def parsed(number: int, line: str) -> tuple[int, list[float]]:
+        id_, row = _parsed(path, number, line)
+        start = lengths.get(len(row))
+        if start is None:
+            known = " or ".join(map(str, sorted(lengths)))
+            rules = " and ".join(dict.fromkeys(layout.rules))
+            rule = (
+                f"line {number} has {len(row)} numbers behind its key: {layout.accessor} "
+                f"with {rules} writes {known} for {layout.num_more + 1} values. Name the right "
+                f"ones with --accessor and --rule{_fitting(len(row), layout.num_more)}"
+            )
+            refuse(path, rule, number)
+        return id_, row_of(row, start)
+
+    yield from _pieces(path, _lines(path), parsed, width)
 
 
-def _fitting(length: int, dim: int) -> str:
+def _parsed(path: Path, number: int, line: str) -> tuple[int, list[float]]:
+    """Return the id and the numbers of a line.
+
+    Raises:
+        ForeignTableError: if it is none.
+    """
+    key, *numbers = line.split()
+    try:
+        unsigned, row = int(key), [float(each) for each in numbers]
+    except ValueError:
+        refuse(path, f"line {number} must be a key and numbers", number)
+    if not 0 <= unsigned < 1 << 64:
+        refuse(path, f"line {number}: its key must be from 0 to 2^64 - 1", number)
+    return unsigned - (1 << 64) if unsigned >= 1 << 63 else unsigned, row
+
+
+def _fitting(length: int, num_more: int) -> str:
     """Return what would have written rows of a length."""
     found = [
         f"{name} with {rule}"
         for name, accessor in ACCESSORS.items()
         for rule in PADDLE_RULES
-        if length in _lengths(dim, accessor, rule)
+        if length in lengths_of(num_more, accessor, (rule, rule))
     ]
     return f" (it may be {', or '.join(found)})" if found else ""
 

@@ -1,4 +1,7 @@
-"""Rows of a table that another program has written, and what is wrong with its files."""
+"""Rows of a table that another program has written, and what is wrong with its files.
+
+n = rows, D = row width, W = floats of state.
+"""
 
 from pathlib import Path
 from typing import NamedTuple, NoReturn
@@ -31,6 +34,8 @@ class ForeignRows(NamedTuple):
     """int64 [n]."""
     values: NDArray[np.float32]
     """float32 [n, D]."""
+    states: NDArray[np.float32] | None = None
+    """float32 [n, W], if they are known: of tables with an accessor."""
 
 
 def refuse(path: Path, rule: str, line: int = 0) -> NoReturn:

@@ -1,6 +1,7 @@
 """``paramfleet checkpoint import``: a checkpoint with a table's rows from another program."""
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -21,7 +22,8 @@ from paramfleet_shared.checkpoint.saved_rows import sparse_spec
 from paramfleet_shared.tables.rows.layout import RowLayout
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_worker.app.checkpoints.foreign import ForeignTable
-from paramfleet_worker.app.checkpoints.foreign_rows import refuse
+from paramfleet_worker.app.checkpoints.foreign_rows import ForeignRows, refuse
+from paramfleet_worker.app.checkpoints.paddle_text import CountedRows, day_of
 from paramfleet_worker.app.checkpoints.writing import TableWriter, new_checkpoint
 
 __all__ = ["Imported", "import_table"]
@@ -41,7 +43,8 @@ def import_table(source: ForeignTable, *, into: Path, table: str, output: Path) 
     """Write a checkpoint as it is, but for the rows of one table.
 
     These are all of the source, with optimizer states of new rows; the table keeps none of its
-    own. The checkpoint says what the table is, and has the rest of the model.
+    own. Rows of Paddle keep their counts, days and states where the table has an accessor with
+    the same rules. The checkpoint says what the table is, and has the rest of the model.
 
     Args:
         source: The rows.
@@ -64,7 +67,7 @@ def import_table(source: ForeignTable, *, into: Path, table: str, output: Path) 
     final = folder_to_save(output)
     with new_checkpoint(final) as target:
         files, replaced = _other_files(layers, target, table)
-        written = _rows(target, spec, source)
+        written = _rows(target, spec, _read(layers, spec, source))
         _finish(layers, target, (*files, *written))
     return Imported(str(final), table, sum(file.rows for file in written), replaced)
 
@@ -85,7 +88,14 @@ def _other_files(layers: Layers, target: Path, table: str) -> tuple[list[SavedFi
     return files, num_rows
 
 
-def _rows(target: Path, spec: TableSpec, source: ForeignTable) -> list[SavedFile]:
+def _read(layers: Layers, spec: TableSpec, source: ForeignTable) -> Iterator[ForeignRows]:
+    """Yield the rows of the source, with what an accessor keeps of them if it has that."""
+    if source.form != "paddle" or not spec.optimizer.num_counts:
+        return source.read(dim=spec.dim)
+    return source.read_counted(CountedRows(spec, day_of(layers, spec.name)))
+
+
+def _rows(target: Path, spec: TableSpec, source: Iterator[ForeignRows]) -> list[SavedFile]:
     """Write the table's rows.
 
     Raises:
@@ -95,21 +105,24 @@ def _rows(target: Path, spec: TableSpec, source: ForeignTable) -> list[SavedFile
     writer = TableWriter(target, spec, f"imported-{named}")
     states = RowLayout.of(spec).states
     ids = [np.empty(0, np.int64)]
-    for piece in source.read(dim=spec.dim):
+    path = target
+    for piece in source:
+        path = piece.path
         width = piece.values.shape[1]
         if width != spec.dim:
             refuse(piece.path, f"has rows of {width} numbers, and the table's have {spec.dim}")
-        broken = np.flatnonzero(~np.isfinite(piece.values).all(axis=1))
+        new = states.new_rows(len(piece.ids)) if piece.states is None else piece.states
+        is_finite = np.isfinite(piece.values).all(axis=1) & np.isfinite(new).all(axis=1)
+        broken = np.flatnonzero(~is_finite)
         if broken.size:
             found = piece.ids[broken[0]]
             refuse(piece.path, f"the row of id {found} has a number that isn't finite")
         ids.append(piece.ids)
-        new = states.new_rows(len(piece.ids))
         writer.take(FilePart(ids=piece.ids, values=piece.values, states=new))
     whole = np.sort(np.concatenate(ids))
     twice = whole[1:][whole[1:] == whole[:-1]]
     if twice.size:
-        refuse(source.path, f"id {twice[0]} has two rows")
+        refuse(path, f"id {twice[0]} has two rows")
     return writer.end()
 
 

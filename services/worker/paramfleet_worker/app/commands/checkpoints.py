@@ -141,20 +141,29 @@ def _compact(path: Path, *, output: Path | None, as_json: bool) -> None:
 @click.option(
     "--output",
     required=True,
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="The file; npy writes the ids beside it, to .ids.npy.",
+    type=click.Path(path_type=Path),
+    help="The file; npy writes the ids beside it, to .ids.npy. Of paddle a folder, in which "
+    "the table gets one of its own, such as 000.",
 )
 @click.option(
     "--words",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="word2vec: a file whose line i, from 0, is the word of id i.",
 )
-def export(checkpoint: Path, **options: Any) -> None:
+@click.option(
+    "--shards",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 100_000),
+    help="paddle: how many files there are.",
+)
+@click.option("--gzip", "compress", is_flag=True, help="paddle: compress them.")
+def export(checkpoint: Path, *, shards: int, compress: bool, **options: Any) -> None:
     """Write one embedding table of CHECKPOINT in a format that others read."""
-    from paramfleet_worker.app.exporting import export_table  # noqa: PLC0415 -- slow
+    from paramfleet_worker.app.exporting import PaddleFiles, export_table  # noqa: PLC0415 -- slow
 
     def run() -> int:
-        done = export_table(checkpoint, **options)
+        done = export_table(checkpoint, **options, paddle=PaddleFiles(shards, compress))
         echo(f"{counted(done.rows, 'row')} in {', '.join(map(str, done.files))}", err=True)
         return 0
 
@@ -183,15 +192,13 @@ def export(checkpoint: Path, **options: Any) -> None:
     "--accessor",
     default="SparseAccessor",
     show_default=True,
-    type=click.Choice(get_args(PaddleAccessor)),
-    help="paddle: what the table was saved with.",
+    type=click.Choice([*get_args(PaddleAccessor), "none"]),
+    help="paddle: what the table was saved with; none where lines are keys and values.",
 )
 @click.option(
     "--rule",
-    default="SparseAdamSGDRule",
-    show_default=True,
     type=click.Choice(get_args(PaddleRule)),
-    help="paddle: the same.",
+    help="paddle: the same. Default: those of the table's accessor, or SparseAdamSGDRule.",
 )
 @click.option(
     "--words",
@@ -208,7 +215,8 @@ def _import(source: Path, *, as_json: bool, **options: Any) -> None:
 
     SOURCE is what `checkpoint export` writes, word2vec's text, a table that Paddle saved, or a
     checkpoint of torch.distributed.checkpoint, where a row's id is its number. The optimizer
-    begins anew on these rows. `--into` stays as it is.
+    begins anew on these rows, but on those that Paddle saved for a table with an accessor.
+    `--into` stays as it is.
     """
     from paramfleet_worker.app.checkpoints.foreign import ForeignTable, PaddleText  # noqa: PLC0415
     from paramfleet_worker.app.checkpoints.importing import import_table  # noqa: PLC0415 -- slow

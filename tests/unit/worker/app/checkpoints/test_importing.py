@@ -17,14 +17,10 @@ from paramfleet_shared.checkpoint.manifest import read_manifest
 from paramfleet_shared.checkpoint.saved_rows import NoSuchTableError, load_rows
 from paramfleet_shared.files.folders import FolderNameError
 from paramfleet_worker.__main__ import main
-from paramfleet_worker.app.checkpoints.foreign import (
-    ACCESSORS,
-    PADDLE_RULES,
-    ForeignTable,
-    PaddleText,
-)
+from paramfleet_worker.app.checkpoints.foreign import ForeignTable, PaddleText
 from paramfleet_worker.app.checkpoints.foreign_rows import ForeignTableError
 from paramfleet_worker.app.checkpoints.importing import import_table
+from paramfleet_worker.app.checkpoints.paddle_text import ACCESSORS, PADDLE_RULES
 from paramfleet_worker.app.checkpoints.verifying import verify
 from paramfleet_worker.app.exporting import export_table
 from paramfleet_worker.config import ExportFormat, ImportFormat, PaddleAccessor, PaddleRule
@@ -83,6 +79,8 @@ def test_the_rest_of_the_checkpoint_stays_and_the_optimizer_begins_anew(
 
 def paddle_line(key: int, row: list[float], text: PaddleText, *, short: bool = False) -> str:
     """Return a row as Paddle's accessors write it; states are 9, counters 8."""
+    assert text.rule is not None
+    assert text.accessor != "none"
     states, dim = PADDLE_RULES[text.rule], len(row)
     first = [*[8.0] * ACCESSORS[text.accessor].before, row[0], *[9.0] * states(1)]
     first += [8.0] * ACCESSORS[text.accessor].others
