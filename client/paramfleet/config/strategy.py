@@ -386,8 +386,8 @@ class DistributedStrategy:
             StrategyError: if a key is wrong, or in a mode that has none.
         """
         found = accessors_of(*(self._tables[name] for name in _TABLES))
-        if found and mode not in {"sync", "async", "geo"}:
-            rule = f"has no effect in {mode} mode, only in async, geo or sync"
+        if found and mode not in {"sync", "async", "geo", "gpubox"}:
+            rule = f"has no effect in {mode} mode, only in async, geo, gpubox or sync"
             raise StrategyError(key=next(iter(found.values())).where, value="", rule=rule)
         return MappingProxyType(found)
 

@@ -73,15 +73,14 @@ class EmbeddingOptionError(ContractError):
 
 
 def demand_plain_rows(specs: Iterable[TableSpec], *, where: str) -> None:
-    """Pass if each table's rows are made when they are first looked up, and count nothing.
+    """Pass if each table gives every id a row, and none keeps when it was pushed last.
 
     Raises:
         EmbeddingOptionError: naming the table and the option.
     """
     for spec in specs:
-        if not spec.creates_at_push:
+        if spec.entry.admits_all and spec.optimizer.tracks == "none":
             continue
         option = "entry" if spec.entry.kind != "none" else "eviction_configs"
-        option = "accessor" if spec.optimizer.num_counts else option
         rule = f"{where} has none; train in sync or async, or in one process"
         raise EmbeddingOptionError(option=option, value=f"of table {spec.name!r}", rule=rule)

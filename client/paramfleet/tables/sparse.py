@@ -292,10 +292,18 @@ class SparseTable:
         return rows_UD
 
     def held(self) -> tuple[NDArray[np.int64], torch.Tensor] | None:
-        """Return this step's ids, int64 [U], and gradients [U, D] where they were computed."""
+        """Return this step's ids, int64 [U], and what is pushed for them [U, D].
+
+        Gradients stay where they were computed; counts, if there are any, stand before them.
+        """
         if self.weight.grad is None or not len(self._ids_U):
             return None
-        return self._ids_U, self.weight.grad.detach()
+        grads = self.weight.grad.detach()
+        if self._counts is None:
+            return self._ids_U, grads
+        counts = to_device(torch.from_numpy(self._counts), grads.device)
+        summed = grads.to(torch.float32) * self._instances
+        return self._ids_U, torch.cat([counts, summed], dim=1)
 
     def pending(self) -> RowBatch | None:
         """Return this step's gradients; None without any."""

@@ -55,6 +55,17 @@ def test_one_worker_trains_what_sync_does_to_the_bit(
     assert split == sync
 
 
+def test_rows_with_an_accessor_are_those_of_sync(jobs: Any, tmp_path: Path) -> None:
+    args = ["--accessor", "SparseSharedAdamSGDRule"]
+    sync = result_of(jobs, tmp_path / "sync", "--mode=sync", *args)
+
+    split = result_of(jobs, tmp_path / "split", *args, "--budget=6000")
+    shared = result_of(jobs, tmp_path / "shared", *args, workers=2)
+
+    assert split == sync
+    assert_near(shared, sync)
+
+
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
 @pytest.mark.parametrize("workers", [2, 4])
 def test_several_workers_train_what_one_does(

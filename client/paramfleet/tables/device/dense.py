@@ -78,7 +78,7 @@ class DenseOnDevice:
         """
         if self._on_device is None:
             grads = combined(torch.from_numpy(self.block.gradients())).numpy()
-            lr, number, first = moment
+            lr, number, first, _now = moment
             self._range.push_pieces(lambda where: grads[where], lr=lr, step=number, first=first)
             self.block.install(self._range.values)
         else:

@@ -187,7 +187,10 @@ class SharedSource(DeviceSource):
             if (shared.batch.find(ids) < 0).any():
                 raise OtherBatchError(table=self.rows.spec.name, batch=shared.number)
             where = self.places(ids)
-            grads[where, :dim] = own.to(device, torch.float32) * share
+            sent = own.to(device, torch.float32)
+            sums = self.rows.spec.num_unscaled  # of all workers: no share scales them
+            grads[where, :sums] = sent[:, :sums]
+            grads[where, sums:dim] = sent[:, sums:] * share
             grads[where, dim] = 1.0  # these rows are stepped, whatever their gradient
         incoming = self._exchange.exchange(grads, shared.batch.counts.tolist(), shared.asked)
         places, inverse = np.unique(shared.places, return_inverse=True)

@@ -4,7 +4,8 @@ Training reads and steps rows by their places (``pass_ids``): nothing is searche
 all their columns; which there are, the layout says, and only the rule knows what they mean.
 
 On a processor a compiled kernel steps rows, elsewhere torch's operations do (``formulas``): the
-same formula, to the same bits but for the device's own rounding.
+same formula, to the same bits but for the device's own rounding. Rows with an accessor are
+stepped by their kernel everywhere, on the host.
 
 Shape legend: n = ids of the pass, U = different ids of a batch, D = row width, P = floats of a
 row with all its columns.
@@ -20,9 +21,17 @@ from numpy.typing import NDArray
 from paramfleet.tables.device.formulas import step_rows_at
 from paramfleet.tables.device.pass_ids import PassIds
 from paramfleet.tables.devices import to_device, to_host
+from paramfleet_shared.tables.kernels.firsts import firsts_of
 from paramfleet_shared.tables.kernels.replica import step_slots
 from paramfleet_shared.tables.kernels.rows import gather
+from paramfleet_shared.tables.kernels.stepping.ctr import (
+    CtrLayout,
+    CtrTable,
+    ctr_step_of,
+    step_ctr_rows,
+)
 from paramfleet_shared.tables.kernels.stepping.rules import step_of
+from paramfleet_shared.tables.rows.ctr import ctr_layout_of
 from paramfleet_shared.tables.rows.layout import VALUE, ColumnSpec, RowLayout
 from paramfleet_shared.tables.rules.record import Moment
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
@@ -60,6 +69,13 @@ class DeviceTable:
         self._states = [self.layout.spans[name] for name in names]
         self._has_kernels = kernels and device.type == "cpu"
         self._step = self._step_by_kernel if self._has_kernels else self._step_by_torch
+        self._counted: CtrLayout | None = None
+        """Of rows with an accessor."""
+        if spec.optimizer.num_counts:
+            self._counted = ctr_layout_of(spec.optimizer, self.layout)
+            self._step = self._step_counted
+        self._keys = np.empty(0, np.uint64)
+        """The id of each place, of rows with an accessor."""
 
     @property
     def ids(self) -> PassIds | None:
@@ -86,6 +102,11 @@ class DeviceTable:
         if ids.capacity > len(self._rows):
             self._rows = _grown(self._rows, ids.capacity)
             self._is_stepped = _grown(self._is_stepped, ids.capacity)
+        if self._counted is not None:
+            self._keys = np.concatenate(
+                [self._keys, np.zeros(len(self._rows) - len(self._keys), np.uint64)]
+            )
+            self._keys[ids.places[ids.is_new]] = new.ids.view(np.uint64)
         places = self._on_device(ids.places[ids.is_new])
         rows = to_device(torch.from_numpy(new.rows), self.device)
         self._rows.index_copy_(0, places, rows)
@@ -109,7 +130,8 @@ class DeviceTable:
 
         Args:
             places: int64 [U], on the device, each once.
-            grads: float32 [U, D], on the device.
+            grads: float32 [U, D], on the device; of rows with an accessor shows and clicks
+                stand before the gradients.
             moment: Learning rate and number of the step.
         """
         self._step(places, grads, moment)
@@ -154,7 +176,7 @@ class DeviceTable:
     def _step_by_kernel(
         self, places: torch.Tensor, grads: torch.Tensor, moment: Moment
     ) -> None:
-        lr, number, first = moment
+        lr, number, first, _now = moment
         numbers = step_of(self.spec.optimizer, sparse=True, lr=lr, step=number, first=first)
         state, second = [*(span.start for span in self._states), 0, 0][:2]
         step_slots(
@@ -164,6 +186,29 @@ class DeviceTable:
             places.numpy(),
             (self.spec.dim, self.layout.pitch, state, second),
         )
+
+    def _step_counted(self, places: torch.Tensor, grads: torch.Tensor, moment: Moment) -> None:
+        """Step rows that have an accessor, by the kernel of the pservers.
+
+        Elsewhere than on a processor the rows of the batch come to it, and go back.
+        """
+        assert self._counted is not None, "the rows have one"
+        where = to_host(places, dtype=torch.int64).numpy()
+        keys, is_here = self._keys[where], self._has_kernels
+        held = self._rows
+        if not is_here:
+            held = to_host(self._rows.index_select(0, places), dtype=torch.float32)
+            where = np.arange(len(where))
+        rows = held.numpy().reshape(-1)
+        step_ctr_rows(
+            ctr_step_of(self.spec.optimizer, lr=moment.lr, day=moment.now),
+            CtrTable(firsts_of(self.spec), rows, self._counted),
+            where,
+            keys,
+            to_host(grads, dtype=torch.float32).numpy().reshape(-1),
+        )
+        if not is_here:
+            self._rows.index_copy_(0, places, to_device(held, self.device))
 
     def _step_by_torch(self, places: torch.Tensor, grads: torch.Tensor, moment: Moment) -> None:
         spans = (self._value, *self._states)

@@ -257,7 +257,8 @@ class RowStepper:
                 )
             device.rows.train_by(rule)
             number = self._num_steps // self._decays_at_once + 1
-            moment = Moment(learning_rate(self._group), number, self._num_steps == 0)
+            rate, is_first = learning_rate(self._group), self._num_steps == 0
+            moment = Moment(rate, number, is_first, self.table.now)
             device.step(ids, -grads if self._group.get("maximize") else grads, moment)
             self._num_steps += self._steps_at_once
         self._hidden, weight.grad = weight.grad, None

@@ -184,7 +184,7 @@ class DevicePasses:
 
         Raises:
             OptimizerNotServedError: if rows are stepped by no rule of the pservers.
-            EmbeddingOptionError: if a table has an accessor or an entry.
+            EmbeddingOptionError: if a table has an entry, or evicts rows.
             DeviceBudgetError: if a batch doesn't fit into the budget.
             DeviceRoomError: if the device has less memory than a pass needs.
             IdError: if a batch has what can't be an id.

@@ -94,6 +94,8 @@ class Moment(NamedTuple):
     """From 1."""
     first: bool = False
     """Whether a dense table has never been stepped."""
+    now: int = 0
+    """The day, as rows with an accessor keep it, from 1970; 0 for none."""
 
 
 class Numbers(NamedTuple):

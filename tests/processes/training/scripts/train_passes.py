@@ -37,6 +37,7 @@ parser.add_argument("--leaves", type=int, default=0, help="batches before rank 1
 parser.add_argument("--poisons", action="store_true", help="rank 1 leaves with NaN gradients")
 parser.add_argument("--halved", type=int, default=0, help="last batches that are half as long")
 parser.add_argument("--device", default="cpu")
+parser.add_argument("--accessor", default="", help="a sparse rule, for all rows")
 args = parser.parse_args()
 
 
@@ -76,8 +77,14 @@ class Model(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         uniform = fleet.nn.uniform(-0.1, 0.1)
-        self.items = fleet.nn.Embedding(0, 4, name="items", initializer=uniform)
-        self.seen = fleet.nn.EmbeddingBag(0, 4, name="items", initializer=uniform, mode="sum")
+        kept: dict[str, Any] = {"initializer": uniform}
+        if args.accessor:
+            rule = fleet.nn.SparseRule(args.accessor, learning_rate="optimizer")
+            kept["accessor"] = fleet.nn.CtrAccessor(
+                embed=rule, embedx=rule, embedx_threshold=0.3
+            )
+        self.items = fleet.nn.Embedding(0, 4, name="items", **kept)
+        self.seen = fleet.nn.EmbeddingBag(0, 4, name="items", **kept, mode="sum")
         self.rare = fleet.nn.Embedding(0, 3, name="rare")
         self.out = torch.nn.Linear(8, 1)
 

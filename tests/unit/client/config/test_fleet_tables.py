@@ -151,6 +151,8 @@ def test_a_table_is_described_once_and_where_there_are_accessors() -> None:
         strategy.resolve_collective()
     strategy.a_sync_configs = {"k_steps": 4}
     assert strategy.resolve().accessors["t"].accessor == CtrAccessor(cvm=True)
-    strategy.a_sync_configs = {"use_ps_gpu": 1}
-    with pytest.raises(StrategyError, match="no effect in gpubox mode"):
-        strategy.resolve()
+    again = DistributedStrategy()
+    again.fleet_desc_configs = {"t": {}}
+    again.localsgd = True
+    with pytest.raises(StrategyError, match="no effect in localsgd mode"):
+        again.resolve()

@@ -1,6 +1,7 @@
 """Embeddings that count shows and clicks, trained in one process."""
 
 import datetime as dt
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -261,24 +262,62 @@ def test_an_optimizer_that_maximizes_is_refused(session: Session) -> None:
         session.distributed_optimizer(optimizer)
 
 
-@pytest.mark.parametrize("option", ["accessor", "entry"])
-def test_modes_that_have_none_say_so(option: str) -> None:
-    options: dict[str, Any] = {"accessor": accessor(), "entry": fleet.nn.CountFilterEntry(3)}
-    given = {option: options[option]}
-    spec = RowStore.of(fleet.nn.Embedding(0, 3, name="t", **given).table).spec
+def test_modes_that_have_no_entries_say_so() -> None:
+    entry = fleet.nn.CountFilterEntry(3)
+    spec = RowStore.of(fleet.nn.Embedding(0, 3, name="t", entry=entry).table).spec
 
-    with pytest.raises(EmbeddingOptionError, match="of table 't': geo mode has none") as raised:
-        demand_plain_rows([spec], where="geo mode")
-    assert raised.value.option == option
+    with pytest.raises(EmbeddingOptionError, match="'t': gpubox mode has none") as raised:
+        demand_plain_rows([spec], where="gpubox mode")
+    assert raised.value.option == "entry"
 
 
-def test_a_pass_on_a_device_has_no_accessors(session: Session) -> None:
-    module = fleet.nn.Embedding(0, 3, name="t", accessor=accessor())
+def test_a_pass_on_a_device_has_no_entries(session: Session) -> None:
+    entry = fleet.nn.CountFilterEntry(3)
+    module = fleet.nn.Embedding(0, 3, name="t", entry=entry, accessor=accessor())
     optimizer = trained(session, module)
     passes = DevicePasses(optimizer.running.passes, device=torch.device("cpu"))
 
     with pytest.raises(EmbeddingOptionError, match="a pass with rows on a device has none"):
         next(passes.run([torch.tensor([1])], lambda batch: [(module, batch)]))
+
+
+def _lookup(module: Any, batch: torch.Tensor) -> list[Any]:
+    return [(module, batch)]
+
+
+@pytest.mark.parametrize("cvm", [False, True])
+@pytest.mark.parametrize("grad_scale", ["show", "mean"])
+def test_a_pass_on_a_device_trains_to_the_bits_of_training_without(
+    grad_scale: str, cvm: bool
+) -> None:
+    draw = np.random.default_rng(3)
+    batches = [torch.from_numpy(draw.integers(0, 20, (4, 2))) for _ in range(8)]
+    found = []
+    for by_pass in (False, True):
+        session = Session()
+        session.init(RoleMaker(distributed=False))
+        kind = accessor(cvm=cvm, grad_scale=grad_scale, embedx_threshold=2.0)
+        module = fleet.nn.Embedding(0, 4 + 2 * cvm, name="t", accessor=kind)
+        optimizer = trained(session, module)
+        passes = DevicePasses(optimizer.running.passes, device=torch.device("cpu"))
+        shrinking = Shrinking(session)
+        feed: Any = batches
+        if by_pass:
+            feed = passes.run(batches, partial(_lookup, module))
+        for number, ids in enumerate(feed):
+            shrinking.set_date(f"202611{number + 1:02}")
+            counts = torch.stack([1.0 + ids[:, 0] % 3, (ids[:, 1] % 2).float()], dim=1)
+            if cvm:
+                rows = fleet.nn.continuous_value_model(module(ids), counts)
+            else:
+                rows = module(ids, show=counts[:, 0], click=counts[:, 1])
+            optimizer.minimize((rows * rows - rows).mean())
+        found.append(rows_of(module, *range(20)))
+        assert shrinking.shrink(dry_run=True).keys() == {"t"}
+
+    np.testing.assert_array_equal(*found)
+    grown = found[0][:, 3] != 0
+    assert 0 < grown.sum() < len(grown)
 
 
 def test_rows_expire_by_the_date_and_a_dry_run_counts_them(session: Session) -> None:

@@ -18,6 +18,7 @@ from typing_extensions import override
 from paramfleet.config.strategy import TrainingMode
 from paramfleet.tables.embedding_errors import demand_plain_rows
 from paramfleet.tables.sparse import SparseTable
+from paramfleet.training.evicting.selecting import Selection
 from paramfleet.training.job import Job
 from paramfleet.training.modes.ahead import Expecting, Wanted
 from paramfleet.training.modes.base import ModelTables, check_gradients
@@ -28,6 +29,7 @@ from paramfleet.training.modes.gpubox.passes import (
 )
 from paramfleet.training.modes.served import ServedMode
 from paramfleet.training.passes.running import DevicePasses
+from paramfleet_shared.tables.rows.evicting import AsOf
 
 __all__ = ["GpuBoxMode"]
 
@@ -126,6 +128,18 @@ class GpuBoxMode(ServedMode):
             log.info("worker.removal_skipped", extra={"table": table.name})
             return 0
         return super().remove(table, ids)
+
+    @override
+    def evictable(
+        self, table: SparseTable, as_of: AsOf, selection: Selection
+    ) -> NDArray[np.int64]:
+        """Return the ids of rows that are to go, between two passes.
+
+        Raises:
+            PassOpenError: during a pass.
+        """
+        self._passes.check_no_pass("shrink")
+        return super().evictable(table, as_of, selection)
 
     @override
     def finish(self) -> None:

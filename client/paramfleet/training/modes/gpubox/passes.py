@@ -286,7 +286,7 @@ class ServedPasses(PassBacking):
             held = table.held()
             if held is not None:
                 ids, grads = held
-                moment = self._moment(table.name, learning_rate(group))
+                moment = self._moment(table.name, learning_rate(group), now=table.now)
                 self._sources[table.name].step(ids, grads, moment)
         for (_, group), dense in zip(self._tables.dense, self._dense, strict=True):
             dense.step(self._moment_of_dense(dense, group))
@@ -306,7 +306,7 @@ class ServedPasses(PassBacking):
                 source = self._sources[table.name]
                 assert isinstance(source, SharedSource), "made for several workers"
                 held = None if examples is None else table.held()
-                moment = self._moment(table.name, learning_rate(options))
+                moment = self._moment(table.name, learning_rate(options), now=table.now)
                 source.step_together(held, moment, share=share)
             for (_, options), dense in zip(self._tables.dense, self._dense, strict=True):
                 moment = self._moment_of_dense(dense, options)
@@ -317,9 +317,9 @@ class ServedPasses(PassBacking):
         moment = self._moment(dense.spec.name, learning_rate(options))
         return moment._replace(first=not dense.is_stepped)
 
-    def _moment(self, table: str, lr: float) -> Moment:
+    def _moment(self, table: str, lr: float, *, now: int = 0) -> Moment:
         number = self._updates[table] + self._num_steps
-        return Moment(lr, number + 1, number == 0)
+        return Moment(lr, number + 1, number == 0, now)
 
     @override
     def commit(self) -> int:

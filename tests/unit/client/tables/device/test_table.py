@@ -1,6 +1,7 @@
 """A table of a closed set of ids on a device equals what a pserver does with its rows."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -175,3 +176,40 @@ def test_a_smaller_pass_takes_no_more_memory_and_a_larger_one_what_it_needs() ->
     for ids, num_rows in ((range(100), 100), (range(90, 120), 100), (range(300), 300)):
         begin(table, np.array(ids))
         assert table.num_bytes == bytes_of(spec, num_rows) == row_bytes * num_rows
+
+
+ON_A_GPU = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device"),
+]
+
+
+@pytest.mark.parametrize(
+    ("place", "kernels"),
+    [("cpu", True), ("cpu", False), pytest.param("cuda", True, marks=ON_A_GPU)],
+)
+def test_rows_with_an_accessor_are_those_of_a_pserver(place: str, *, kernels: bool) -> None:
+    spec = replace(
+        spec_of_rule("ctr"), optimizer=OptimizerSpec(rule="ctr", embedx_threshold=1.0)
+    )
+    shard = SparseShard(spec)
+    device = DeviceTable(spec, device=torch.device(place), kernels=kernels)
+    random = np.random.default_rng(5)
+    for lowest in (0, 20):  # some rows of the former pass stay
+        ids = begin(device, np.arange(lowest, lowest + 40))
+        for number in range(6):
+            used = random.choice(ids.ids, 25, replace=False)
+            pushed = random.normal(size=(25, DIM)).astype(np.float32)
+            pushed[:, 0], pushed[:, 1] = random.integers(1, 5, 25), random.integers(0, 2, 25)
+            day = 100 + lowest + number
+            shard.push(used, pushed, lr=LR, step=1 + number, unique=True, now=day)
+            places = torch.from_numpy(ids.places_of(used, batch=number)).to(place)
+            moment = Moment(LR, 1 + number, now=day)
+            device.step(places, torch.from_numpy(pushed).to(place), moment)
+        stepped = device.stepped()
+        device.note_taken()
+        values, states = shard.read(stepped.ids)
+        here = np.isin(stepped.ids, np.arange(lowest, lowest + 40))
+        assert here.all()
+        assert_array_equal(stepped.rows, np.concatenate([values, states], axis=1))
+        assert 0 < states[:, -1].sum() < len(states)
