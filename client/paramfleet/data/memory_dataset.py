@@ -83,10 +83,34 @@ class InMemoryDataset(DatasetBase):
         super().__init__()
         self._loaded: _Loaded | None = None
         self._preload: _Preload | None = None
+        self._may_be_none = False
+        """Whether this worker's share of the files may be empty."""
         self._num_shuffles = 0
         self._epoch = 0
         self._next = 0
         self._state: Mapping[str, Any] | None = None
+
+    def set_share(self, files: Sequence[str], fleet: Fleet) -> None:
+        """Take this worker's contiguous share of the files of all, which may be none.
+
+        Then nothing is read here, and ``global_shuffle`` gives this worker samples of others.
+
+        Args:
+            files: Those of all workers, in the same order in each.
+            fleet: ``paramfleet``.
+
+        Raises:
+            CannotReadFileError: if a local one isn't a file.
+        """
+        share = fleet.util.get_file_shard([str(file) for file in files])
+        if share:
+            self.set_filelist(share)
+        self._files, self._may_be_none = share, not share
+
+    @override
+    def set_filelist(self, files: Sequence[str]) -> None:
+        super().set_filelist(files)
+        self._may_be_none = False
 
     def load_into_memory(self, is_shuffle: bool = False) -> None:  # noqa: FBT001, FBT002 - Fleet's signature
         """Read all files with ``thread_num`` readers; what was in memory is dropped.
@@ -120,7 +144,7 @@ class InMemoryDataset(DatasetBase):
         settings = self.settings
         if thread_num is not None:
             settings = replace(settings, thread_num=thread_num)
-        require_files(self._files, settings)
+        self._require_files(settings, self._files)
         self._preload = _Preload(self, settings, list(self._files))
 
     def wait_preload_done(self) -> None:
@@ -304,7 +328,7 @@ class InMemoryDataset(DatasetBase):
         return int(state["row"])
 
     def _read(self, settings: DatasetSettings, files: list[str]) -> _Loaded:
-        require_files(files, settings)
+        self._require_files(settings, files)
         store = Store(len(settings.layout))
         readers = Readers(
             files,
@@ -320,6 +344,10 @@ class InMemoryDataset(DatasetBase):
             readers.close()
         rows, order = store.finish()
         return _Loaded(files, settings.layout, rows, order)
+
+    def _require_files(self, settings: DatasetSettings, files: list[str]) -> None:
+        if files or not self._may_be_none:
+            require_files(files, settings)
 
     def _require(self, function: str) -> _Loaded:
         if self._loaded is None:

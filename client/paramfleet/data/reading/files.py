@@ -157,7 +157,7 @@ def require_files(files: Sequence[str], settings: FileSystem) -> None:
             raise CannotReadFileError(file=path, reason="it is a folder")
 
 
-def list_folder(path: str, settings: FileSystem) -> list[str]:
+def list_folder(path: str, settings: FileSystem, *, also: str = "") -> list[str]:
     """Return the addresses of a remote folder's files, by name; of a file, its own.
 
     Those whose names begin with a dot are left out.
@@ -165,6 +165,7 @@ def list_folder(path: str, settings: FileSystem) -> list[str]:
     Args:
         path: An address with its file system.
         settings: Say who asks.
+        also: A name that isn't left out.
 
     Raises:
         CannotReadFileError: if it isn't there, or its file system can't be reached.
@@ -173,11 +174,14 @@ def list_folder(path: str, settings: FileSystem) -> list[str]:
 
     try:
         system, root = fsspec.url_to_fs(path, **_login(path, settings))
+        system.invalidate_cache()  # what came since the last look counts
         facts = system.ls(root, detail=True)
     except _NOT_OPENED as error:
         raise CannotReadFileError(file=path, reason=_why(error)) from error
     names = (fact["name"] for fact in facts if fact["type"] == "file")
-    kept = (name for name in names if not name.rpartition("/")[2].startswith("."))
+    kept = (
+        n for n in names if not (last := n.rpartition("/")[2]).startswith(".") or last == also
+    )
     return sorted(system.unstrip_protocol(name) for name in kept)
 
 

@@ -214,6 +214,34 @@ def test_files_must_be_there(tmp_path: Path) -> None:
         dataset.preload_into_memory()
 
 
+class Worker:
+    """What ``import paramfleet as fleet`` is in one of several workers."""
+
+    def __init__(self, rank: int, *, workers: int) -> None:
+        self.util = Alone().util
+        self.util._rank, self.util._size = lambda: rank, lambda: workers
+
+
+@pytest.mark.parametrize("workers", [1, 3, 8])
+def test_a_worker_has_its_share_of_the_files_though_it_may_be_none(
+    made: Made, files: list[str], workers: int
+) -> None:
+    found, dataset = [], made()
+    for rank in range(workers):
+        dataset.set_share(files, Worker(rank, workers=workers))
+        dataset.load_into_memory()
+        share = numbers_of(dataset)
+        dataset.preload_into_memory()
+        dataset.wait_preload_done()
+        assert numbers_of(dataset) == share
+        found += share
+
+    assert found == list(range(250))
+    dataset.set_filelist(files[:1])
+    dataset.load_into_memory()
+    assert numbers_of(dataset) == list(range(50))
+
+
 def test_an_empty_file_is_no_sample(made: Made, fleet: Alone, tmp_path: Path) -> None:
     (tmp_path / "none").touch()
     dataset = made()
