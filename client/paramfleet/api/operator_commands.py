@@ -8,6 +8,7 @@ worker always leaves immediately: the others continue, and would not reach its b
 During a pass of gpubox the pservers have nothing of it: a checkpoint waits for its end.
 """
 
+import asyncio
 import logging
 import sys
 from dataclasses import asdict
@@ -28,6 +29,9 @@ __all__ = ["Conduct"]
 
 _POLL_S = 0.1
 """Seconds between two looks at the orders of a paused job."""
+
+_IDLE_S = 0.5
+"""Seconds between two looks at the orders of a worker that takes no steps for a while."""
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +94,42 @@ class Conduct:
         self._saving.background.look()
         self._save_what_waits()
         self._periodic.look()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether an operator has the job wait: a worker that waits for others has to, too."""
+        orders = self._orders()
+        return orders is not None and orders.paused
+
+    def settle(self) -> None:
+        """Return when the pservers have all that this worker has trained.
+
+        Raises:
+            CallOrderError: before ``fleet.init_worker`` and after ``fleet.stop_worker``.
+            FleetError: if it can't be sent, or the job failed.
+        """
+        self._saving.settle()
+
+    def idle(self, seconds: float) -> None:
+        """Wait between two steps, and carry out commands meanwhile; end when the job is to.
+
+        Raises:
+            SystemExit: if this worker's part is over, after it has left in good order.
+            FleetError: if the job failed meanwhile.
+        """
+        until = self._clock.monotonic() + seconds
+        while True:
+            self._session.look_around()
+            left = until - self._clock.monotonic()
+            if left <= 0 or self.should_stop():
+                return
+            nap = self._clock.sleep(min(left, _IDLE_S))
+            communicator = self._session.communicator
+            if communicator is None:
+                asyncio.run(nap)
+            else:
+                with self._session.times.during("pause"):
+                    communicator.wait(nap)
 
     def _before_leaving(self) -> None:
         """Wait until what is being saved is written: the pservers end with the training."""

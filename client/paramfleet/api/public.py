@@ -29,6 +29,7 @@ __all__ = [
     "UserDefinedRoleMaker",
     "average_buffers",
     "barrier_worker",
+    "conduct",
     "device_pass",
     "distributed_model",
     "distributed_optimizer",
@@ -73,7 +74,7 @@ __all__ = [
 session = Session()
 _saving = Saving(session)
 _reporting = Reporting(session)
-_conduct = Conduct(session, _saving)
+conduct = Conduct(session, _saving)
 
 init = session.init
 init_server = session.init_server
@@ -98,15 +99,15 @@ barrier_worker = session.barrier_worker
 distributed_model = session.distributed_model
 distributed_optimizer = session.distributed_optimizer
 register_for_checkpointing = session.register_for_checkpointing
-prefetch = Prefetching(session, _conduct.should_stop).prefetch
+prefetch = Prefetching(session, conduct.should_stop).prefetch
 remove_rows = Removing(session).remove_rows
 _shrinking = Shrinking(session)
 set_date = _shrinking.set_date
 shrink = _shrinking.shrink
-_passing = DevicePassing(session, _conduct.should_stop, _conduct.between_passes)
+_passing = DevicePassing(session, conduct.should_stop, conduct.between_passes)
 device_pass = _passing.device_pass
 PSGPU = PsGpuMaking(session, _passing).make
-should_stop = _conduct.should_stop
+should_stop = conduct.should_stop
 report = _reporting.report
 job_progress = _reporting.job_progress
 save_persistables = _saving.save_persistables

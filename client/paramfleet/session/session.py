@@ -294,6 +294,13 @@ class Session(Standing):
         self.backend.depart(self.optimizer)
         self._curves.end()
 
+    def look_around(self) -> None:
+        """Do between two steps that are far apart what is done at a step's end."""
+        if self._own.departure.asked:
+            self.depart()
+        self._own.departure.exit_if_asked()
+        self.between_steps()
+
     def end_pass(self) -> None:
         """Note where this worker is: no pass is open."""
         if self.optimizer is not None:

@@ -310,6 +310,16 @@ class Saving:
         self._come_together(mode)
         return self._load_together(job, folder, positions=True).missing
 
+    def settle(self) -> None:
+        """Return when the pservers have all that this worker has trained, and all is saved.
+
+        Raises:
+            CallOrderError: if no mode trains.
+            FleetError: if it can't be sent, or the job failed.
+        """
+        self.background.settle()
+        self._running("settle").flush()
+
     def come_together(self) -> None:
         """Send what waits, and wait for all workers, each of which is to load.
 
