@@ -18,8 +18,8 @@ from conditions import Headline
 from harness import Suite, run_script, suite_of
 from jobs import JobShape, run_jobs, training_jobs, turn_of
 from paramfleet.runner.config.configuration import read_config
-from paramfleet.runner.display import shown
 from paramfleet.runner.folders import load_model_class
+from paramfleet.runner.showing.display import shown
 from paramfleet.runner.training import Trainer
 from paramfleet_shared.system.clock import SystemClock
 from rounds import Rounds

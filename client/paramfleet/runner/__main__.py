@@ -14,7 +14,7 @@ from paramfleet.runner.config.paddle_optimizers import optimizer_note
 from paramfleet.runner.folders import load_model_class
 from paramfleet.runner.inference import infer
 from paramfleet.runner.models.model import Model
-from paramfleet.runner.outcome import Outcome
+from paramfleet.runner.showing.outcome import Outcome
 from paramfleet.runner.training import train
 from paramfleet_shared.errors import ContractError, FleetError
 from paramfleet_shared.files.addresses import Address, place_of

@@ -9,11 +9,11 @@ import paramfleet as fleet
 from paramfleet.runner.batches import list_files, open_batches
 from paramfleet.runner.config.configuration import Config
 from paramfleet.runner.config.errors import ConfigError
-from paramfleet.runner.display import metrics_text, shown
+from paramfleet.runner.learning import device_of
 from paramfleet.runner.models.model import Model
-from paramfleet.runner.outcome import Outcome, model_name
 from paramfleet.runner.scoring import score
-from paramfleet.runner.training import device_of
+from paramfleet.runner.showing.display import metrics_text, shown
+from paramfleet.runner.showing.outcome import Outcome, model_name
 from paramfleet_shared.system.clock import Clock
 
 __all__ = ["infer"]

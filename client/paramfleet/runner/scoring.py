@@ -9,7 +9,7 @@ import paramfleet as fleet
 from paramfleet.runner.batches import Batch, test_share
 from paramfleet.runner.models.model import Model
 
-__all__ = ["score"]
+__all__ = ["score", "score_all"]
 
 
 def score(
@@ -27,10 +27,23 @@ def score(
     own = model.evaluate(net)
     if own is not None:
         return dict(own), 0
+    return score_all(model, net, test_share(batches), device)
+
+
+def score_all(
+    model: Model[Any], net: torch.nn.Module, batches: Iterable[Batch], device: torch.device
+) -> tuple[dict[str, float], int]:
+    """Score this worker's batches, and add up what all workers counted of theirs.
+
+    Every worker has to call it.
+
+    Returns:
+        As ``score``.
+    """
     metrics = model.create_metrics()
     net.eval()
     count = 0
-    for batch in test_share(batches):
+    for batch in batches:
         feeds = model.create_feeds(batch)
         with torch.no_grad():
             outputs = net(*(tensor.to(device) for tensor in feeds.inputs))

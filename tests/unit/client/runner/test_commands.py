@@ -18,8 +18,9 @@ from paramfleet.runner.config.configuration import read_config
 from paramfleet.runner.config.errors import ConfigError
 from paramfleet.runner.config.settings import OptimizerSettings, RunnerSettings
 from paramfleet.runner.folders import load_model_class
+from paramfleet.runner.learning import strategy_of
 from paramfleet.runner.models.optimizers import make_optimizer, make_scheduler
-from paramfleet.runner.training import Trainer, strategy_of
+from paramfleet.runner.training import Trainer
 from paramfleet.tables.rules import server_rule
 from paramfleet.telemetry.visual import visual
 from paramfleet_shared.system.processes.keeping import tied

@@ -37,11 +37,11 @@ class Display:
         if not self._silent:
             self._console.print(line, soft_wrap=True, highlight=False, markup=False)
 
-    def progress(self, *, epoch: int, step: int, metrics: Mapping[str, float]) -> None:
+    def progress(self, *, part: str, step: int, metrics: Mapping[str, float]) -> None:
         """Show how far training is.
 
         Args:
-            epoch: Its number.
+            part: Of what part of it, as ``epoch 3``.
             step: Steps of this worker in it.
             metrics: What this worker has counted in it.
         """
@@ -49,12 +49,12 @@ class Display:
             return
         workers = fleet.job_progress()
         if self._live is not None:
-            title = f"epoch {epoch}, step {step}: {metrics_text(metrics)}"
+            title = f"{part}, step {step}: {metrics_text(metrics)}"
             self._live.update(_table(workers, title=title), refresh=True)
             return
         speeds = sum(worker["examples_per_s"] or 0.0 for worker in workers)
         speed = f", {speeds:,.0f} examples/s" if speeds else ""  # not known at the beginning
-        self.say(f"epoch {epoch}, step {step}: {metrics_text(metrics)}{speed}")
+        self.say(f"{part}, step {step}: {metrics_text(metrics)}{speed}")
 
 
 @contextlib.contextmanager

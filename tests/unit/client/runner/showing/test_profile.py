@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import paramfleet as fleet
-from paramfleet.runner.profile import PHASES, Profile
+from paramfleet.runner.showing.profile import PHASES, Profile
 from paramfleet_shared.testing.clock import FakeClock
 
 
