@@ -1,0 +1,1 @@
+"""Training by days and passes, as new data comes."""

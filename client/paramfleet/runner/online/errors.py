@@ -1,0 +1,40 @@
+"""What can be wrong with the data of a training by days, or with what it goes on from."""
+
+from paramfleet_shared.errors import ContractError, UnavailableError
+
+__all__ = ["DataMissingError", "DataNotComeError", "OtherPassesError"]
+
+
+class DataMissingError(ContractError):
+    """A folder of a pass isn't there, and nothing says that it is to be waited for."""
+
+    code = "contract.data_missing"
+    part: str
+    folder: str
+    sentence = (
+        "{part}: there is no folder {folder}: put its data there, leave its day out of "
+        "runner.days, or name with runner.data_donefile what says that a folder is complete, "
+        "to have it waited for"
+    )
+
+
+class DataNotComeError(UnavailableError):
+    """The data of a pass didn't come in time."""
+
+    code = "unavailable.data_not_come"
+    part: str
+    waits_for: str
+    seconds: float
+    sentence = (
+        "{part}: {waits_for} didn't come within {seconds:g} s (runner.data_wait_s): when it is "
+        "there, start the training again, which goes on behind its newest checkpoint"
+    )
+
+
+class OtherPassesError(ContractError):
+    """A checkpoint isn't one that these days and passes go on from."""
+
+    code = "contract.other_passes"
+    path: str
+    rule: str
+    sentence = "the checkpoint {path} {rule}"
