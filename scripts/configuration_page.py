@@ -16,6 +16,7 @@ from paramfleet.config.settings import WorkerSettings
 from paramfleet.config.strategy import DistributedStrategy, TrainingMode
 from paramfleet.data.settings import DatasetSettings
 from paramfleet.runner.config.not_here import NOT_HERE, SYNC_MODES_NOT_HERE
+from paramfleet.runner.config.online_settings import OnlineSettings
 from paramfleet.runner.config.settings import (
     CtrParameters,
     HyperParameters,
@@ -139,6 +140,11 @@ A model has the keys of the dataclass that its `Model` names; the first table is
 model, the second of models of clicks (`CtrParameters`).
 """
 
+ONLINE = """\
+Keys of `runner`, too: passes over new data, day by day ([training by days](online.md)). They
+are refused where there is no `days`.
+"""
+
 LATER = """\
 PaddleRec's keys of what isn't here raise by name, unless they are false, 0 or empty.
 """
@@ -199,7 +205,10 @@ def render() -> str:
         ),
         "## Runner\n",
         RUNNER,
-        _keys(RunnerSettings, "runner"),
+        _keys(RunnerSettings, "runner", base=OnlineSettings),
+        "### Training by days\n",
+        ONLINE,
+        _keys(OnlineSettings, "runner"),
         "## Hyper parameters\n",
         PARAMETERS,
         _keys(OptimizerSettings, "hyper_parameters.optimizer"),

@@ -14,6 +14,7 @@ from paramfleet.runner.config.paddle_optimizers import optimizer_note
 from paramfleet.runner.folders import load_model_class
 from paramfleet.runner.inference import infer
 from paramfleet.runner.models.model import Model
+from paramfleet.runner.online.trainer import train_by_days
 from paramfleet.runner.showing.outcome import Outcome
 from paramfleet.runner.training import train
 from paramfleet_shared.errors import ContractError, FleetError
@@ -57,7 +58,13 @@ def _train(path: Path, options: tuple[str, ...], more: tuple[str, ...]) -> None:
         fleet.init_server()
         fleet.run_server(checkpoint_dirs=_folders_of(path, (*options, *more)))
     else:
-        _told("train", train, path, (*options, *more))
+        _told("train", _train_model, path, (*options, *more))
+
+
+def _train_model(model: Model[Any], clock: Clock) -> Outcome:
+    """Train by days where there are some, else by epochs."""
+    by_days = model.config.runner.is_online
+    return train_by_days(model, clock) if by_days else train(model, clock)
 
 
 def _folders_of(path: Path, options: tuple[str, ...]) -> list[Path]:

@@ -14,7 +14,9 @@ import torch
 from typing_extensions import override
 
 import paramfleet as fleet
+from paramfleet.data.batch import Batch as SlotBatch
 from paramfleet.data.memory_dataset import InMemoryDataset
+from paramfleet.data.parsing.slots import Slot
 from paramfleet.data.queue_dataset import QueueDataset
 from paramfleet.data.reading.files import list_folder, located, split_files
 from paramfleet.runner.config.configuration import Config
@@ -27,6 +29,8 @@ from paramfleet_shared.values.texts import shown
 __all__ = [
     "Batch",
     "SampleError",
+    "dataset_settings",
+    "fields_of",
     "list_files",
     "open_batches",
     "stack",
@@ -97,9 +101,9 @@ def open_batches(model: Model[Any], files: Sequence[str], *, test: bool) -> Iter
     size = (runner.infer_batch_size if test else 0) or runner.train_batch_size
     reference = (runner.infer_reader_path if test else "") or runner.train_reader_path
     names = list(files)
-    if kind in {"QueueDataset", "InmemoryDataset"}:
+    if kind in {"QueueDataset", "InmemoryDataset", "InMemoryDataset"}:
         threads = (runner.infer_thread_num if test else 0) or runner.thread_num
-        if kind == "InmemoryDataset" and not test:
+        if kind != "QueueDataset" and not test:
             return _Shuffled(model, names, size=size, threads=threads)
         return _Slots(model, names, QueueDataset(), size=size, threads=threads)
     reader = load_reader(config, reference)
@@ -238,6 +242,30 @@ class _Batches:
         return self.reader(self.files, self.config)
 
 
+def dataset_settings(model: Model[Any], **settings: Any) -> dict[str, Any]:
+    """Return the settings of a dataset of text by slots; those given go before."""
+    config, runner = model.config, model.config.runner
+    shared = {
+        "use_var": model.create_slots(),
+        "pipe_command": pipe_command(config),
+        "fs_name": runner.fs_name,
+        "fs_ugi": runner.fs_ugi,
+        "on_bad_line": runner.on_bad_line,
+        "quarantine_dir": config.path_of(runner.quarantine_dir),
+        "pipe_timeout_s": runner.pipe_timeout_s,
+        "seed": runner.seed,
+    }
+    return shared | settings
+
+
+def fields_of(batch: SlotBatch, slots: Sequence[Slot]) -> Batch:
+    """Return a batch of text by slots as the model takes it, a tensor [B, width] a slot."""
+    columns = ((slot, batch[slot.name]) for slot in slots)
+    return tuple(
+        values.dense() if slot.dense else values.padded(slot.width) for slot, values in columns
+    )
+
+
 class _Slots:
     """Batches of MultiSlot text, a tensor a slot.
 
@@ -258,30 +286,14 @@ class _Slots:
         size: int,
         threads: int,
     ) -> None:
-        runner = model.config.runner
         self._slots = model.create_slots()
         self._dataset = dataset
-        dataset.init(
-            batch_size=size,
-            thread_num=threads,
-            use_var=self._slots,
-            pipe_command=pipe_command(model.config),
-            fs_name=runner.fs_name,
-            fs_ugi=runner.fs_ugi,
-            on_bad_line=runner.on_bad_line,
-            quarantine_dir=model.config.path_of(runner.quarantine_dir),
-            pipe_timeout_s=runner.pipe_timeout_s,
-            seed=runner.seed,
-        )
+        dataset.init(**dataset_settings(model, batch_size=size, thread_num=threads))
         dataset.set_filelist(files)
 
     def __iter__(self) -> Iterator[Batch]:
         for batch in self._dataset:
-            columns = ((slot, batch[slot.name]) for slot in self._slots)
-            yield tuple(
-                values.dense() if slot.dense else values.padded(slot.width)
-                for slot, values in columns
-            )
+            yield fields_of(batch, self._slots)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position in the files, or in memory.

@@ -11,6 +11,7 @@ from paramfleet.runner.config.entries import (
     nested,
     read_entries,
     read_options,
+    with_days,
 )
 from paramfleet.runner.config.errors import ConfigError, FeatureNotHereError, UnknownKeyError
 from paramfleet.runner.config.filling import fill, require_known, without_field
@@ -143,7 +144,7 @@ def read_config(path: Path, options: Sequence[str] = ()) -> RawConfig:
         FeatureNotHereError: if a key asks for what isn't here.
     """
     path = path.absolute()
-    entries = {**read_entries(path), **read_options(options)}
+    entries = {**with_days(read_entries(path)), **with_days(read_options(options))}
     for key, entry in entries.items():
         _check_section(key, entry)
     below_runner = nested(entries, "runner")

@@ -4,7 +4,7 @@ Keys are flattened as PaddleRec does it: ``runner: {epochs: 3}`` is ``runner.epo
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from paramfleet.config.yaml_text import BoundedLoader, read_text, value_of
 from paramfleet.runner.config.errors import ConfigError
 from paramfleet_shared.values.texts import shown
 
-__all__ = ["Entry", "free_value", "nested", "read_entries", "read_options"]
+__all__ = ["Entry", "free_value", "nested", "read_entries", "read_options", "with_days"]
 
 MAX_DEPTH = 8
 """Of mappings in mappings. PaddleRec's deepest has three."""
@@ -67,6 +67,26 @@ def read_options(options: Sequence[str]) -> dict[str, Entry]:
             found |= _parsed(value, tuple(key.split(".")), key=key, where=lambda _: "-o")
         else:
             found[key] = Entry(value=value, where="-o", is_text=True)
+    return found
+
+
+def with_days(entries: Mapping[str, Entry]) -> dict[str, Entry]:
+    """Return entries with ``runner.days`` as a list of words.
+
+    YAML takes PaddleRec's ``{20260101..20260131}`` for a mapping of keys without values.
+    """
+    key, found = "runner.days", dict(entries)
+    inside = {each: found.pop(each) for each in entries if each.startswith(f"{key}.")}
+    if inside:
+        words = [each.removeprefix(f"{key}.") for each in inside]
+        first = next(iter(inside.values()))
+        if any(each.value is not None for each in inside.values()):
+            return dict(entries)  # what it is, its field's type will say
+        found[key] = replace(first, value=words, is_text=False)
+    elif (given := found.get(key)) is not None and isinstance(given.value, str | int):
+        found[key] = replace(given, value=[given.value], is_text=False)
+        if given.is_text and str(given.value).lstrip().startswith("["):
+            found[key] = given
     return found
 
 

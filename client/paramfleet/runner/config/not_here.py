@@ -2,7 +2,6 @@
 
 __all__ = ["NOT_HERE", "SYNC_MODES_NOT_HERE"]
 
-_ONLINE = "online training in passes is not available yet"
 _DUMP = "dumping is not available yet"
 _DEVICE = "there are CPU and CUDA: use_gpu"
 
@@ -24,22 +23,17 @@ NOT_HERE: dict[str, str] = {
     "use_save_data": "saving what was read is not available yet",
     "inference": "readers would leave out the labels; use_inference saves what inference needs",
     "fs_client": "use fs_name and fs_ugi",
+    "init_model_path": "use model_init_path",
     "use_out_vec": "use paramfleet export",
     "out_vec_path": "use paramfleet export",
     "emb_weight_name": "use paramfleet export",
 } | dict.fromkeys(
     (
         "need_dump", "dump_fields", "dump_param", "dump_fields_path", "need_train_dump",
-        "need_infer_dump", "train_dump_fields_dir", "infer_dump_fields_dir",
+        "need_infer_dump",
     ),
     _DUMP,
 ) | dict.fromkeys(
-    (
-        "start_day", "end_day", "days", "pass_per_day", "split_interval", "split_per_pass",
-        "checkpoint_per_pass", "save_delta_frequency", "save_first_base", "data_donefile",
-        "data_sleep_second", "prefetch", "train_thread_num", "shuffle_thread_num",
-        "preload_thread_num", "infer_data_dir", "candidate_size", "shots_shuffle_list",
-        "model_mode", "init_model_path",
-    ),
-    _ONLINE,
+    ("candidate_size", "shots_shuffle_list", "model_mode"),
+    "nothing reads it here: leave it out",
 )  # fmt: skip

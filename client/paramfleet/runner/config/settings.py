@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from paramfleet.data.parsing.bad_lines import OnBadLine
+from paramfleet.runner.config.online_settings import OnlineSettings
 from paramfleet_shared.settings.config import SettingError, check_ranges
 from paramfleet_shared.values.bounds import MAX_LEARNING_RATE
 
@@ -50,11 +51,18 @@ _CTR: dict[str, tuple[float, float]] = {
     "distributed_embedding": (0, 1_000_000),
 }
 
-ReaderType = Literal["RecDataset", "DataLoader", "QueueDataset", "InmemoryDataset"]
+ReaderType = Literal[
+    "RecDataset", "DataLoader", "QueueDataset", "InmemoryDataset", "InMemoryDataset"
+]
+
+
+_IN_MEMORY = frozenset({"InmemoryDataset", "InMemoryDataset"})
+_ONLINE_MODES = frozenset({"sync", "async", "geo"})
+_BY_DAYS = " in a training by days"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RunnerSettings:
+class RunnerSettings(OnlineSettings):
     """How a model is trained: the keys below ``runner``.
 
     Raises:
@@ -90,8 +98,8 @@ class RunnerSettings:
     reader_type: ReaderType = "RecDataset"
     """RecDataset: the reader's class of that name, an iterable of samples. DataLoader: the
     same in torch's DataLoader with num_workers processes. QueueDataset: pipe_command's
-    output as it comes. InmemoryDataset: the same, loaded once, shuffled among the workers
-    (unless they share batches), and shuffled again before each epoch."""
+    output as it comes. InmemoryDataset, or InMemoryDataset: the same, loaded once, shuffled
+    among the workers (unless they share batches), and shuffled again before each epoch."""
 
     pipe_command: str = "cat"
     """QueueDataset and InmemoryDataset: reads a file on its standard input and writes
@@ -129,7 +137,7 @@ class RunnerSettings:
     """What examples_per_s counts."""
 
     epochs: int = 1
-    """Passes over the training files."""
+    """Passes over the training files; not read in a training by days."""
 
     print_interval: int = 100
     """Steps between two lines of progress; 0 is silence."""
@@ -141,6 +149,9 @@ class RunnerSettings:
     """Compute on the worker's CUDA device. Rows stay where they are, but in gpubox, whose
     passes have them there, too. Without such a device it is an error; in gpubox a warning, and
     the CPU computes."""
+
+    use_gloo: bool = True
+    """Accepted: workers meet at the coordinator."""
 
     use_fleet: bool = True
     """PaddleRec's word for a job. Whether there is one is decided by the command: launch or
@@ -235,10 +246,34 @@ class RunnerSettings:
         return self.sync_mode in {"sync", "gpubox"}
 
     def __post_init__(self) -> None:
+        OnlineSettings.__post_init__(self)
         check_ranges(self, _RUNNER)
         if self.split_batches and self.split_file_list:
             rule = "false where split_file_list is true: files or batches are shared, not both"
             raise SettingError(name="split_batches", value=True, rule=rule)
+        if self.is_online:
+            self._check_online()
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether training files are loaded into memory, by either name of that."""
+        return self.reader_type in _IN_MEMORY
+
+    def _check_online(self) -> None:
+        for name, is_right, rule in (
+            ("reader_type", self.is_in_memory, f"InMemoryDataset{_BY_DAYS}"),
+            ("sync_mode", self.sync_mode in _ONLINE_MODES, f"sync, async or geo{_BY_DAYS}"),
+            ("split_batches", not self.split_batches, f"false{_BY_DAYS}: samples are shared"),
+            ("last_epoch", self.last_epoch == -1, f"left out{_BY_DAYS}: there are no epochs"),
+            ("train_data_dir", self.train_data_dir, f"given{_BY_DAYS}: it has their folders"),
+            (
+                "model_save_path",
+                self.model_save_path,
+                f"given{_BY_DAYS}: it goes on from there",
+            ),
+        ):
+            if not is_right:
+                raise SettingError(name=name, value=getattr(self, name), rule=rule)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

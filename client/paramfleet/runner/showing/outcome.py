@@ -30,6 +30,8 @@ class Outcome:
     """From the first batch to the end of the last step, of the slowest worker."""
     localsgd: Mapping[str, Any] | None = None
     """What worker 0's exchanges cost, where workers trained apart."""
+    by_days: Mapping[str, Any] | None = None
+    """Passes that were trained, and the last day and pass, in a training by days."""
     profile: Mapping[str, Any] | None = None
     """Where the time of worker 0's batches went, if that was asked for."""
 
@@ -46,6 +48,8 @@ class Outcome:
             f"{self.unit}_per_s": round(self.examples_per_s, 1),
             "seconds": round(self.seconds, 3),
         }
+        if self.by_days is not None:
+            facts["by_days"] = dict(self.by_days)
         if self.localsgd is not None:
             facts["localsgd"] = dict(self.localsgd)
         if self.profile is not None:

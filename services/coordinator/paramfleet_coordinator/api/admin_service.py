@@ -266,6 +266,7 @@ class AdminService:
                     "staleness": facts.get("staleness"),
                     "staleness_counts": facts.get("staleness_counts", {}),
                     "device_pass": facts.get("device_pass"),
+                    "by_days": facts.get("by_days"),
                     "split": sample.get("split", {}),
                     "step_ms": sample.get("step_ms", {}),
                     "call_ms": sample.get("call_ms"),

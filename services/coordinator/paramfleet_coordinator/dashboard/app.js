@@ -291,6 +291,15 @@ function drawTables(status) {
       p.device_bytes, p.build_s, p.begin_s, p.train_s, p.end_s,
     ]),
   );
+  const streams = status.workers.filter((w) => w.by_days);
+  at("days-section").hidden = !streams.length;
+  charts.table(
+    at("days"), "where each worker is in a training by days",
+    ["rank", "day", "pass", "state", "waits for", "for s"],
+    streams.map(({ rank, by_days: d }) => [
+      rank, d.day, d.pass, d.state, d.waits_for ?? "", d.waited_s ?? "",
+    ]),
+  );
   charts.table(
     at("servers"), "one row a server",
     ["index", "host", "state", "requests/s", "ms a request", "rows", "bytes", "waits for workers"],

@@ -82,6 +82,117 @@ def test_a_configuration_of_paddlerec_is_read_as_it_is(tmp_path: Path) -> None:
     assert config.path_of("data/train") == tmp_path / "data/train"
 
 
+ONLINE = """\
+# the keys of rank/slot_dnn as PaddleRec ships it, for training by days
+runner:
+  use_gloo: True
+  train_data_dir: "./data2"
+  train_reader_path: "criteo_reader" # importlib format
+  use_gpu: False
+  use_auc: True
+  train_batch_size: 32
+  epochs: 3
+  print_interval: 1
+  model_save_path: "output_model"
+  checkpoint_per_pass: 6
+  save_delta_frequency: 6
+  train_thread_num: 3
+  reader_type: "InMemoryDataset"
+  pipe_command: "python3.7 queuedataset_reader.py"
+  dataset_debug: False
+  split_file_list: False
+  data_sleep_second: 1
+  sync_mode: "async"
+  split_interval: 5
+  split_per_pass: 2
+  start_day: "20190720"
+  end_day: "20190722"
+  infer_batch_size: 32
+  infer_thread_num: 1
+  infer_reader_path: "criteo_reader" # importlib format
+  infer_data_dir: "data/"
+  infer_load_path: "output_model"
+  infer_start_epoch: 0
+  infer_end_epoch: 3
+  use_inference: True
+  train_dump_fields_dir: "./train_dump_data"
+  infer_dump_fields_dir: "./infer_dump_data"
+hyper_parameters:
+  optimizer:
+    class: Adam
+    learning_rate: 5e-6
+    strategy: async
+"""
+
+
+def test_a_configuration_of_days_of_paddlerec_is_read_as_it_is(tmp_path: Path) -> None:
+    runner = read(tmp_path, ONLINE).runner
+
+    assert runner.training_days == ("20190720", "20190721", "20190722")
+    assert (runner.passes_that_fit, runner.train_thread_num) == (144, 3)
+    assert runner.is_in_memory
+    assert runner.data_wait_s == 86_400
+
+
+@pytest.mark.parametrize(
+    ("text", "days"),
+    [
+        ("{20260131..20260201}", ("20260131", "20260201")),
+        ('"{20260131..20260201}"', ("20260131", "20260201")),
+        ("20260131", ("20260131",)),
+        ("[20260131, '20260202..20260203']", ("20260131", "20260202", "20260203")),
+        ("{20260131, 20260203}", ("20260131", "20260203")),
+        ('"20260131 20260203"', ("20260131", "20260203")),
+    ],
+)
+def test_days_are_a_range_or_a_list(tmp_path: Path, text: str, days: tuple[str, ...]) -> None:
+    without = ONLINE.replace('  start_day: "20190720"\n  end_day: "20190722"\n', "")
+    in_file = without.replace("runner:\n", f"runner:\n  days: {text}\n", 1)
+
+    assert read(tmp_path, in_file).runner.training_days == days
+    option = f"runner.days={text.strip(chr(34))}"
+    assert read(tmp_path, without, option).runner.training_days == days
+    other = without.replace("runner:\n", "runner:\n  days: {20250101..20250102}\n", 1)
+    assert read(tmp_path, other, option).runner.training_days == days
+
+
+@pytest.mark.parametrize(
+    ("option", "rule"),
+    [
+        ("runner.days=20260101", "left out where days is given"),
+        ("runner.end_day=", "must be given, with start_day and end_day"),
+        ("runner.end_day=20190719", "doesn't end before it begins"),
+        ("runner.start_day=today", "days as"),
+        ("runner.split_per_pass=289", "at most 288"),
+        ("runner.pass_per_day=145", "at most 144"),
+        ("runner.split_interval=1441", "from 1 to 1440"),
+        ("runner.data_donefile=a/b", "without a path"),
+        ("runner.sync_mode=diloco", "sync, async or geo"),
+        ("runner.reader_type=RecDataset", "InMemoryDataset"),
+        ("runner.last_epoch=2", "there are no epochs"),
+        ("runner.train_data_dir=", "it has their folders"),
+        ("runner.model_save_path=", "it goes on from there"),
+        ("runner.split_batches=true", "samples are shared"),
+    ],
+)
+def test_keys_of_days_that_contradict_are_told(tmp_path: Path, option: str, rule: str) -> None:
+    with pytest.raises(ConfigError, match=rule):
+        read(tmp_path, ONLINE, option)
+
+
+@pytest.mark.parametrize(
+    "option", ["split_interval=10", "prefetch=true", "data_donefile=done", "data_wait_s=9"]
+)
+def test_a_key_of_days_is_refused_without_days(tmp_path: Path, option: str) -> None:
+    with pytest.raises(ConfigError, match="where there is no days"):
+        read(tmp_path, PADDLEREC, f"runner.{option}")
+
+
+def test_a_mapping_of_days_is_no_list(tmp_path: Path) -> None:
+    with pytest.raises(UnknownKeyError, match="days"):
+        read(tmp_path, "runner:\n  days: {20260101: 3}\n")
+
+
 def test_options_overrule_the_file_and_take_the_keys_type(tmp_path: Path) -> None:
     config = read(
         tmp_path,
