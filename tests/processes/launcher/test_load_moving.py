@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,12 +13,15 @@ import pytest
 
 from paramfleet_shared.settings.config import read_environment
 from paramfleet_shared.system.processes.keeping import tied
+from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_worker.app.checkpoints.diffing import diff
 
-pytestmark = [pytest.mark.slow, pytest.mark.processes]
+pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.forked]
 
 SCRIPT = Path(__file__).parents[1] / "training" / "scripts" / "train_loaded.py"
-LOOKS = 100
+WITHIN_S = 5 * LATE_S
+PAUSE_S = 0.2
+"""Between two looks, each of which is a command of its own."""
 
 
 class Job:
@@ -67,11 +71,13 @@ class Job:
     def until(self, holds: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
         """Look at the status until it tells."""
         status: dict[str, Any] = {}
-        for _ in range(LOOKS):
+        deadline = time.perf_counter() + WITHIN_S
+        while time.perf_counter() < deadline:
             done = self.command("status")
             status = json.loads(done.stdout) if done.returncode == 0 else {}
             if status and holds(status):
                 return status
+            time.sleep(PAUSE_S)  # noqa: TID251 - leaves the cores to the job
         pytest.fail(f"{status}\n{self.story()}")
 
     def trained(self, count: int) -> Callable[[dict[str, Any]], bool]:
