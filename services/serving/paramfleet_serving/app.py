@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import tempfile
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, final
@@ -20,7 +21,9 @@ from paramfleet_serving.api.routes import Api, in_json
 from paramfleet_serving.config import ServingSettings
 from paramfleet_serving.following.folder import FolderSource
 from paramfleet_serving.following.follower import Follower, FollowRules
+from paramfleet_serving.following.job import JobSource
 from paramfleet_serving.following.source import Source
+from paramfleet_serving.jobs.exporting import ExportPlan
 from paramfleet_serving.measures import Measures
 from paramfleet_serving.store.warming import load_kernels
 from paramfleet_shared.errors import ContractError
@@ -87,7 +90,7 @@ class StreamServer:
         registry = MetricRegistry()
         self._measures = Measures(registry)
         self.follower = Follower(
-            source or _folder_source(settings, clock),
+            source or _source_of(settings, clock),
             rules=FollowRules(
                 memory_bytes=settings.memory,
                 cache_dir=Path(settings.cache_dir or tempfile.gettempdir()),
@@ -133,6 +136,8 @@ class StreamServer:
                 tasks.create_task(keep_tidy(self._clock))
         finally:
             await self._server.close()
+            if isinstance(self.follower.source, JobSource):
+                await self.follower.source.close()
 
     def status(self) -> dict[str, Any]:
         """Return what an operator may ask, in plain values."""
@@ -231,9 +236,22 @@ async def _until_stopped(server: StreamServer) -> None:
         task.result()
 
 
-def _folder_source(settings: ServingSettings, clock: Clock) -> FolderSource:
-    folder = place_of(settings.source).expanduser()
-    return FolderSource(folder, clock=clock, poll_s=settings.poll_s)
+def _source_of(settings: ServingSettings, clock: Clock) -> Source:
+    if not settings.followed_job:
+        folder = place_of(settings.source).expanduser()
+        return FolderSource(folder, clock=clock, poll_s=settings.poll_s)
+    return JobSource(
+        replace(settings, job=settings.followed_job),
+        Path(settings.cache_dir or tempfile.gettempdir()),
+        ExportPlan(
+            every_s=settings.every_s,
+            dense_s=settings.dense_s,
+            base_changes=settings.base_changes,
+            stays=True,
+        ),
+        clock=clock,
+        poll_s=min(settings.poll_s, settings.every_s / 4),
+    )
 
 
 def _demand_callers(settings: ServingSettings) -> None:

@@ -7,10 +7,15 @@ from paramfleet_shared.settings.config import JobSettings, SettingError, check_r
 
 __all__ = ["ServingSettings"]
 
+_JOB = "job:"
+
 _RANGES: dict[str, tuple[float, float]] = {
     "port": (0, 65_535),
     "memory": (1 << 16, 1 << 50),
     "poll_s": (0.001, 1e6),
+    "every_s": (0.001, 1e6),
+    "dense_s": (0.001, 1e6),
+    "base_changes": (1, 1 << 40),
     "retry_s": (0.001, 1e6),
     "max_ids": (1, 1 << 30),
     "max_body_bytes": (1 << 10, 1 << 32),
@@ -31,8 +36,8 @@ class ServingSettings(JobSettings):
     """
 
     source: str = field(default="", metadata={"flag": "from"})
-    """Folder of the stream, or an address such as s3://bucket/stream; on the command line
-    `--from`, too."""
+    """Folder of the stream, or an address such as s3://bucket/stream; or job:NAME, a running
+    job, whose changes are asked of its pservers. On the command line `--from`, too."""
 
     bind: str = ""
     """Address to listen on; empty listens on host."""
@@ -50,6 +55,15 @@ class ServingSettings(JobSettings):
 
     poll_s: float = 0.1
     """Seconds between two looks at the folder."""
+
+    every_s: float = 0.2
+    """Of a job: seconds between two questions for what has changed."""
+
+    dense_s: float = 1.0
+    """Of a job: seconds between two questions for dense parameters."""
+
+    base_changes: int = 2000
+    """Of a job: changes after which a base is made of them."""
 
     retry_s: float = 1.0
     """Seconds until the stream is tried again after an error."""
@@ -87,5 +101,13 @@ class ServingSettings(JobSettings):
         super(ServingSettings, self).__post_init__()
         check_ranges(self, _RANGES)
         if not self.source:
-            rule = "given: the folder of a stream (--from DIR)"
+            rule = "given: the folder of a stream (--from DIR), or a job (--from job:NAME)"
             raise SettingError(name="source", value=self.source, rule=rule)
+        if self.source == _JOB:
+            rule = "the name of a job behind job:"
+            raise SettingError(name="source", value=self.source, rule=rule)
+
+    @property
+    def followed_job(self) -> str:
+        """Return the name of the job that is followed; empty for a folder."""
+        return self.source.removeprefix(_JOB) if self.source.startswith(_JOB) else ""

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -228,7 +229,7 @@ def _data(arguments: tuple[str, ...]) -> None:
 @main.command("delta", **DELEGATE)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def _delta(arguments: tuple[str, ...]) -> None:
-    """See, check and tidy the stream of a model's changes in a folder."""
+    """Write, see, check and tidy the stream of a model's changes in a folder."""
     from paramfleet_worker.app.commands.deltas import delta as command  # noqa: PLC0415 -- slow
 
     _delegate(command, "delta", arguments)
@@ -276,9 +277,12 @@ def _pserver(arguments: tuple[str, ...]) -> None:
 @main.command("serve", **DELEGATE)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def _serve(arguments: tuple[str, ...]) -> None:
-    """Serve a model from the stream of its changes."""
+    """Serve a model from the stream of its changes, or from its running job."""
     from paramfleet_serving.__main__ import main as command  # noqa: PLC0415 -- slow
+    from paramfleet_worker.app.serving import job_variables  # noqa: PLC0415 -- slow
 
+    found = job_variables(arguments, read_environment())
+    os.environ.update(found)  # noqa: TID251 - whence the command reads its settings
     _delegate(command, "serve", arguments)
 
 

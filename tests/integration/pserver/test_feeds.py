@@ -14,6 +14,7 @@ from paramfleet_shared.errors.following import FeedOverError, TooManyReadersErro
 from paramfleet_shared.errors.served import TablesNotDeclaredError, UnknownTableError
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message
 from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
+from paramfleet_shared.testing.patience import LATE_S
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -77,7 +78,9 @@ class Reader:
 
     async def change(self, *, arrives: bool = True) -> bool:
         """Ask what changed, and return whether that was all."""
-        answer = await self.ask("feed_changes", have=self.have, dense=self.marks)
+        answer = await self.ask(
+            "feed_changes", have=self.have, dense=self.marks, with_dense=True
+        )
         if not arrives:
             return False
         for index, _ in enumerate(answer.fields["parts"]):
@@ -179,7 +182,8 @@ async def test_a_row_comes_as_it_is_and_an_unchanged_dense_table_does_not(
     for step in range(5):
         await worker.push({"rows": ones([5])}, step=step)
 
-    answer = await reader.ask("feed_changes", have=reader.have, dense=reader.marks)
+    fields = {"have": reader.have, "dense": reader.marks, "with_dense": True}
+    answer = await reader.ask("feed_changes", **fields)
 
     assert answer.fields["dense"] == []
     assert answer.tensors["0.ids"].tolist() == [5]
@@ -234,6 +238,26 @@ async def test_only_some_read_at_once_and_an_end_makes_room(start_servers: Start
     await others[-1].begin()
 
 
+async def test_at_the_end_readers_that_ask_get_all_and_others_are_not_waited_for(
+    start_servers: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeds, "ASKS_S", 0.0)
+    cluster, worker, reader = await trained(start_servers)
+    await cluster.routes[0].settle_readers()
+    monkeypatch.setattr(feeds, "ASKS_S", 60.0)
+    monkeypatch.setattr(feeds, "SETTLE_S", LATE_S)
+    await worker.push({"rows": ones([5]), "dense_0": np.ones(6, np.float32)}, step=1)
+
+    settling = asyncio.get_running_loop().create_task(cluster.routes[0].settle_readers())
+    await asyncio.sleep(0)
+    answer = await reader.ask("feed_changes", have=reader.have, dense=reader.marks)
+    await settling
+
+    assert answer.fields["last"]
+    assert answer.tensors["0.ids"].tolist() == [5]
+    assert answer.tensors["dense.0"].tolist() == (await worker.pull("dense_0")).tolist()
+
+
 async def test_silent_readers_are_forgotten(
     start_servers: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,8 +276,10 @@ async def test_silent_readers_are_forgotten(
         ("feed_begin", {"reader": ""}, MalformedMessageError),
         ("feed_begin", {"reader": "x" * 65}, MalformedMessageError),
         ("feed_begin", {"reader": 1}, MalformedMessageError),
-        ("feed_changes", {"have": -1}, MalformedMessageError),
-        ("feed_changes", {"have": 1 << 40}, MalformedMessageError),
+        ("feed_changes", {"have": -1, "dense": {}}, MalformedMessageError),
+        ("feed_changes", {"have": 1 << 40, "dense": {}}, MalformedMessageError),
+        ("feed_changes", {"have": 0}, MalformedMessageError),
+        ("feed_changes", {"have": 0, "dense": {}, "with_dense": 1}, MalformedMessageError),
         ("feed_changes", {"have": 0, "dense": {"a": "b"}}, MalformedMessageError),
         ("feed_changes", {"have": 0, "dense": []}, MalformedMessageError),
         ("feed_rows", {"table": "no", "block": 0, "start": 0, "count": 1}, UnknownTableError),

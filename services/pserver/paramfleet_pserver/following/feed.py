@@ -101,7 +101,7 @@ class Feed:
         self.number = number
         self.asked_at = now
         """When the reader asked last."""
-        self.read_at = now
+        self.read_at = float("-inf")
         """When it asked what it was answered whole with."""
         self.answers = 0
         """How often it was answered what changed: the number of the last answer."""

@@ -75,6 +75,8 @@ class Feeds:
         """Of each reader: its questions are answered one after the other."""
         self._alarm: asyncio.TimerHandle | None = None
         self._ending: set[asyncio.Task[None]] = set()
+        self._is_settling = False
+        """Whether nothing changes any more."""
 
     async def feed_begin(self, request: Request) -> Message:
         """Keep what changes from now on for a reader; answer which tables there are.
@@ -124,19 +126,22 @@ class Feeds:
         """
         fields = Fields(request.message.fields, where="feed_changes")
         have, marks = fields.integer("have"), _marks_of(fields)
+        wants = fields.flag("with_dense")
         reader = read_name(fields, "reader")
         async with self._turn(reader):
             feed = self._feed_of(fields)
             if have > feed.answers:
                 rule = f"must be at most {feed.answers}"
                 raise MalformedMessageError(where="feed_changes field 'have'", rule=rule)
-            began = self._clock.monotonic()
+            began, is_last = self._clock.monotonic(), self._is_settling
             changes, left = await feed.changes(have=have)
-            dense = [] if marks is None else await feed.dense(marks)
+            is_last = is_last and not left
+            dense = await feed.dense(marks) if wants or is_last else []
             feed.asked_at = self._clock.monotonic()
             if not left:
                 feed.read_at = began
-        return _changes_message(feed.answers, changes, dense, left=left)
+        about = {"number": feed.answers, "left": left, "last": is_last}
+        return _changes_message(about, changes, dense)
 
     async def feed_end(self, request: Request) -> Message:
         """Keep nothing for a reader any more."""
@@ -152,9 +157,11 @@ class Feeds:
 
         Who hasn't asked for a while isn't waited for, and nobody for long.
         """
-        began = self._clock.monotonic()
-        asking = [f for f in self._feeds.values() if f.asked_at > began - ASKS_S]
-        while any(feed.read_at < began for feed in asking):
+        self._is_settling, began = True, self._clock.monotonic()
+        while any(
+            feed.asked_at > began - ASKS_S and feed.read_at < began
+            for feed in self._feeds.values()
+        ):
             if self._clock.monotonic() > began + SETTLE_S:
                 return
             await self._clock.sleep(_SETTLE_POLL_S)
@@ -225,14 +232,12 @@ def _about(table: Table) -> dict[str, Any]:
     return {"spec": table.spec.to_wire(), "blocks": blocks}
 
 
-def _marks_of(fields: Fields) -> Mapping[str, int] | None:
-    """Return which dense values a reader has; None if it wants none.
+def _marks_of(fields: Fields) -> Mapping[str, int]:
+    """Return which dense values a reader has.
 
     Raises:
         MalformedMessageError: if they aren't numbers by table.
     """
-    if not fields.has("dense"):
-        return None
     marks = fields.map("dense")
     if len(marks) > _MOST_TABLES or any(
         type(name) is not str or type(mark) is not int for name, mark in marks.items()
@@ -243,7 +248,7 @@ def _marks_of(fields: Fields) -> Mapping[str, int] | None:
 
 
 def _changes_message(
-    number: int, changes: list[TableChanges], dense: list[DenseValues], *, left: int
+    about: Mapping[str, Any], changes: list[TableChanges], dense: list[DenseValues]
 ) -> Message:
     tensors: dict[str, NDArray[Any]] = {}
     parts: list[dict[str, Any]] = []
@@ -256,9 +261,8 @@ def _changes_message(
                 f"{index}.rows": each.rows,
                 f"{index}.removed": np.ascontiguousarray(each.removed),
             }
-    about = []
+    values = []
     for index, of in enumerate(dense):
-        about.append({"table": of.table, "mark": of.mark, "start": of.start})
+        values.append({"table": of.table, "mark": of.mark, "start": of.start})
         tensors[f"dense.{index}"] = of.values
-    fields = {"number": number, "left": left, "parts": parts, "dense": about}
-    return Message(fields=fields, tensors=tensors)
+    return Message(fields={**about, "parts": parts, "dense": values}, tensors=tensors)

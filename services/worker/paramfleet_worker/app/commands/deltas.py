@@ -14,6 +14,7 @@ from paramfleet_shared.deltas.records import StreamHead
 from paramfleet_shared.settings.cli import BoundedGroup
 from paramfleet_shared.system.clock import SystemClock
 from paramfleet_worker.app.commands.arguments import FOLDER, JSON, counted, show
+from paramfleet_worker.app.commands.following import follow
 from paramfleet_worker.app.commands.outcomes import exit_code_of
 from paramfleet_worker.core.board import rows_of
 
@@ -22,7 +23,7 @@ __all__ = ["delta"]
 
 @click.group("delta", cls=BoundedGroup)
 def delta() -> None:
-    """See, check and tidy the stream of a model's changes in a folder."""
+    """Write, see, check and tidy the stream of a model's changes in a folder."""
 
 
 @delta.command("list")
@@ -120,6 +121,9 @@ def _prune(folder: Path, *, keep: int, as_json: bool) -> None:
         return 0
 
     sys.exit(exit_code_of("delta prune", run))
+
+
+delta.add_command(follow)
 
 
 def _facts(head: StreamHead) -> dict[str, Any]:

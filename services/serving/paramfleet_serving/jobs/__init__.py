@@ -1,0 +1,1 @@
+"""A running job as one that reads its changes has it."""

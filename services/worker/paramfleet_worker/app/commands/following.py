@@ -1,0 +1,100 @@
+"""``paramfleet delta follow``: a running job's changes, written to a folder as they come."""
+
+import asyncio
+import signal
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from paramfleet_serving.jobs.exporting import Exporter, ExportPlan
+from paramfleet_shared.deltas.writer import StreamWriter
+from paramfleet_shared.settings.cli import BoundedCommand, echo
+from paramfleet_shared.settings.config import read_environment
+from paramfleet_shared.system.clock import SystemClock
+from paramfleet_shared.telemetry.logs_and_metrics import setup_logging
+from paramfleet_worker.app.commands.arguments import FOLDER, counted
+from paramfleet_worker.app.commands.outcomes import exit_code_of
+from paramfleet_worker.app.finding import find_job
+
+__all__ = ["follow"]
+
+SECONDS = click.FloatRange(min=0.01, max=1e6)
+
+
+@click.command("follow", cls=BoundedCommand)
+@click.argument("folder", metavar="DIR", type=FOLDER)
+@click.option("--job", help="Which job; this user's only one here if not given.")
+@click.option("--redis", help="Where its registry is, for a job of other machines.")
+@click.option(
+    "--every", "every_s", default=0.2, show_default=True, type=SECONDS,
+    help="Seconds between two changes.",
+)  # fmt: skip
+@click.option(
+    "--dense-every", "dense_s", default=1.0, show_default=True, type=SECONDS,
+    help="Seconds between two changes that have dense parameters.",
+)  # fmt: skip
+@click.option(
+    "--base-changes", default=5000, show_default=True, type=click.IntRange(0, 1 << 40),
+    help="After how many changes a base is made of them; 0 for never.",
+)  # fmt: skip
+@click.option(
+    "--keep", default=2, show_default=True, type=click.IntRange(1, 1000),
+    help="How many bases are kept, with the changes behind them.",
+)  # fmt: skip
+@click.option(
+    "--stay", "stays", is_flag=True, help="Wait for another run when the job has ended."
+)
+def follow(folder: Path, *, job: str | None, redis: str | None, keep: int, **plan: Any) -> None:
+    """Write what a running job changes to the stream in DIR, until the job ends.
+
+    It begins with a base of all rows. The pservers are asked; the training waits for nothing.
+    After an interruption by which changes may be lost another stream begins.
+    """
+
+    def run() -> int:
+        found = find_job({"job": job, "redis": redis}, read_environment())
+        setup_logging("serving", level="INFO", log_format=found.settings.log_format)
+        clock = SystemClock()
+        writer = StreamWriter(folder, clock=clock, keep_bases=keep)
+        told = _Told()
+        exporter = Exporter(
+            found.settings, writer, ExportPlan(**plan), clock=clock, progress=told
+        )
+        asyncio.run(_until_stopped(exporter))
+        moment = datetime.fromtimestamp(told.moment, UTC).isoformat(timespec="milliseconds")
+        until = f", all until {moment}" if told.moment else ""
+        echo(f"{folder}: {counted(told.number, 'change')} published{until}", err=True)
+        return 0
+
+    sys.exit(exit_code_of("delta follow", run))
+
+
+class _Told:
+    """What was published last."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.moment = 0.0
+
+    def begun(self, *, num_rows: int) -> None:
+        """Note that a stream has begun."""
+        del num_rows
+        self.number = 0
+
+    def published(self, number: int, moment: float) -> None:
+        """Note a change."""
+        self.number, self.moment = number, moment
+
+
+async def _until_stopped(exporter: Exporter) -> None:
+    """Follow until the job has ended, or a signal says that it is enough."""
+    loop = asyncio.get_running_loop()
+    task = loop.create_task(exporter.run())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, task.cancel)
+    await asyncio.wait([task])
+    if not task.cancelled():
+        task.result()
