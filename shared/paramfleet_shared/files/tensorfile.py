@@ -110,9 +110,7 @@ def put_tensors(
     Raises:
         OSError: if the system refuses.
     """
-    arrays = {name: np.asarray(array, order="C") for name, array in tensors.items()}
-    facts = {name: TensorFacts(array.dtype, array.shape) for name, array in arrays.items()}
-    return put_pieces(file, facts, lambda name: _pieces(arrays[name]), metadata)
+    return _put(file, tensor_pieces(tensors, metadata))
 
 
 def tensor_pieces(
@@ -123,8 +121,7 @@ def tensor_pieces(
     facts = {name: TensorFacts(array.dtype, array.shape) for name, array in arrays.items()}
     names = _in_order(facts)
     yield _header(facts, names, metadata)
-    for name in names:
-        yield from _pieces(arrays[name])
+    yield from _pieces(arrays, names)
 
 
 def put_pieces(
@@ -147,18 +144,32 @@ def put_pieces(
         ValueError: if a tensor has another number of bytes than its shape.
     """
     names = _in_order(facts)
+
+    def checked() -> Iterator[memoryview]:
+        yield _header(facts, names, metadata)
+        for name in names:
+            num_bytes = 0
+            for piece in pieces_of(name):
+                yield piece
+                num_bytes += len(piece)
+            if num_bytes != facts[name].num_bytes:
+                problem = f"tensor {name!r} has {num_bytes} bytes, not {facts[name].num_bytes}"
+                raise ValueError(problem)
+
+    return _put(file, checked())
+
+
+def _put(file: IO[bytes], pieces: Iterable[memoryview]) -> Written:
+    """Write a file's bytes.
+
+    Raises:
+        OSError: if the system refuses.
+    """
     digest, num_bytes = hashlib.sha256(), 0
-    header = _header(facts, names, metadata)
-    for name in ("", *names):
-        written = 0
-        for piece in pieces_of(name) if name else [header]:
-            file.write(piece)
-            digest.update(piece)
-            written += len(piece)
-        if name and written != facts[name].num_bytes:
-            problem = f"tensor {name!r} has {written} bytes, not {facts[name].num_bytes}"
-            raise ValueError(problem)
-        num_bytes += written
+    for piece in pieces:
+        file.write(piece)
+        digest.update(piece)
+        num_bytes += len(piece)
     return Written(num_bytes, digest.hexdigest())
 
 
@@ -354,10 +365,12 @@ def _header(
     return memoryview(len(header).to_bytes(_LENGTH_BYTES, "little") + header)
 
 
-def _pieces(array: NDArray[Any]) -> Iterator[memoryview]:
-    view = array.data.cast("B") if array.nbytes else memoryview(b"")
-    for start in range(0, len(view), PIECE_BYTES):
-        yield view[start : start + PIECE_BYTES]
+def _pieces(arrays: Mapping[str, NDArray[Any]], names: Iterable[str]) -> Iterator[memoryview]:
+    for name in names:
+        array = arrays[name]
+        view = array.data.cast("B") if array.nbytes else memoryview(b"")
+        for start in range(0, len(view), PIECE_BYTES):
+            yield view[start : start + PIECE_BYTES]
 
 
 def _described(header: bytes) -> tuple[dict[str, Any], dict[str, str]]:
