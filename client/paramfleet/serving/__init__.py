@@ -1,7 +1,7 @@
 """Exported models without a job: ``load`` and ``tables``; and rows of a server: ``Client``.
 
 Nothing here needs more than torch and numpy: no transport of a job, no compiled kernel. A
-``Client`` speaks HTTP by the standard library.
+``Client`` speaks HTTP by sockets of its own.
 A model whose class uses ``fleet.nn`` brings numba, which those modules train with.
 """
 

@@ -239,7 +239,7 @@ def map_tensors(file: IO[bytes]) -> TensorFile:
     return _parsed(content)
 
 
-def parse_tensors(content: bytes) -> TensorFile:
+def parse_tensors(content: bytes | bytearray) -> TensorFile:
     """Return the tensors of a file that came as bytes, as read-only views of them.
 
     Raises:

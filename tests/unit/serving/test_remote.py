@@ -5,7 +5,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -165,6 +165,71 @@ def test_an_answer_that_drips_in_is_not_waited_for() -> None:
         with pytest.raises(ServerUnreachableError, match=r"not in 0\.2 s"):
             client.version()
         ended.set()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b"", "the connection ended"),
+        (b"HTTP/1.1 200", "the connection ended"),
+        (b"SSH-2.0-OpenSSH\r\n\r\n", "isn't HTTP"),
+        (b"HTTP/1.1 2x0 OK\r\n\r\n", "invalid literal"),
+        (b"HTTP/1.1 200 OK\r\nno colon\r\n\r\n", "header without a name"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", "no number"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}", "2 of 9 bytes"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n", "invalid literal"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9999999999\r\n\r\n", "is too long"),
+        (b"x" * 70_000, "without an end"),
+    ],
+)
+def test_what_is_no_answer_is_named(answer: bytes, words: str) -> None:
+    with (
+        answering(answer) as url,
+        Client(url, timeout_s=20.0) as client,
+        pytest.raises(ServerUnreachableError, match=words),
+    ):
+        client.version()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 44\r\n\r\n%s",
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-length:44\r\n\r\n%s",
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+            b"2c;x=y\r\n%s\r\n0\r\nA: b\r\n\r\n"
+        ),
+        b"HTTP/1.0 200 OK\r\n\r\n%s",
+    ],
+)
+def test_answers_of_each_form_are_read(answer: bytes) -> None:
+    content = b'{"version": {"stream": "abcd", "number": 5}}'
+
+    with (
+        answering(answer.replace(b"%s", content)) as url,
+        Client(url, timeout_s=20.0) as client,
+    ):
+        assert client.version().number == 5
+
+
+@contextmanager
+def answering(answer: bytes) -> Iterator[str]:
+    """Answer one request with these bytes, and close."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            end, _ = listener.accept()
+            with end:
+                end.recv(1 << 16)
+                end.sendall(answer)
+                end.shutdown(socket.SHUT_WR)
+                end.recv(1)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         thread.join()
 
 

@@ -1,16 +1,17 @@
-"""Connections of HTTP/1.1 that threads share, each request with a deadline for all of it."""
+"""Connections of HTTP/1.1 that threads share, each request with a deadline for all of it.
 
-import http.client
-import io
+Python's own client sends a head and a body apart, which wakes the server twice, reads heads by
+the parser of mails, and has a deadline for each part alone. An answer here has a length, or is
+in chunks, or ends with its connection.
+"""
+
 import socket
 import ssl
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import IO, Any, NamedTuple, cast, final
+from typing import NamedTuple, final
 from urllib.parse import SplitResult
-
-from typing_extensions import override
 
 from paramfleet.serving.remote.errors import ServerUnreachableError
 
@@ -19,8 +20,12 @@ __all__ = ["Answer", "Connections", "Request"]
 _MAX_IDLE = 32
 """Connections that are kept while nobody asks."""
 
-_STALE = (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError)
-"""How a kept connection ends that the server has closed meanwhile."""
+_MAX_HEAD, _MAX_BODY = 1 << 16, 1 << 32
+_PIECE_BYTES = 1 << 16
+
+
+class _NoAnswerError(ConnectionError):
+    """A connection ended before the first byte of an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +44,7 @@ class Answer(NamedTuple):
     status: int
     headers: Mapping[str, str]
     """By lower-case name."""
-    body: bytes
+    body: bytes | bytearray
 
 
 @final
@@ -84,13 +89,13 @@ class Connections:
             if connection is not None:
                 try:
                     return self._asked(connection, request, deadline)
-                except _STALE:
-                    pass
+                except (_NoAnswerError, ConnectionResetError, BrokenPipeError):
+                    pass  # the server had closed it meanwhile
             return self._asked(self._opened(deadline), request, deadline)
         except TimeoutError as error:
             reason = f"not in {timeout_s:g} s"
             raise ServerUnreachableError(url=self._shown, reason=reason) from error
-        except (OSError, http.client.HTTPException, ValueError) as error:
+        except (OSError, ValueError) as error:
             reason = f"{type(error).__name__}: {error}"
             raise ServerUnreachableError(url=self._shown, reason=reason) from error
 
@@ -104,24 +109,32 @@ class Connections:
 
         Raises:
             OSError: if it breaks, or time is over.
-            HTTPException: if the answer is none of HTTP.
+            ValueError: if the answer is none of HTTP.
         """
         connection.deadline = deadline
         is_done = False
         try:
-            path = f"{self._url.path.rstrip('/')}{request.path}"
-            body = request.body or None
-            connection.request(request.method, path, body, dict(request.headers or {}))
-            response = connection.getresponse()
-            content = response.read()
-            headers = {name.lower(): value for name, value in response.getheaders()}
-            is_done = not response.will_close and len(self._idle) < _MAX_IDLE
-            return Answer(response.status, headers, content)
+            connection.send(self._bytes_of(request))
+            answer = connection.answer()
+            stays = answer.headers.get("connection", "").lower() != "close"
+            is_done = stays and connection.is_clean and len(self._idle) < _MAX_IDLE
+            return answer
         finally:
             if is_done:
                 self._idle.append(connection)
             else:
                 connection.close()
+
+    def _bytes_of(self, request: Request) -> bytes:
+        lines = [
+            f"{request.method} {self._url.path.rstrip('/')}{request.path} HTTP/1.1",
+            f"Host: {self._url.netloc}",
+            "Accept-Encoding: identity",
+        ]
+        lines += [f"{name}: {value}" for name, value in (request.headers or {}).items()]
+        if request.body or request.method != "GET":
+            lines.append(f"Content-Length: {len(request.body)}")
+        return "\r\n".join([*lines, "\r\n"]).encode("latin-1") + request.body
 
     def _kept(self) -> "_Connection | None":
         try:
@@ -150,59 +163,160 @@ class Connections:
         except BaseException:
             end.close()
             raise
-        return _Connection(end, self._url, self._now)
+        return _Connection(end, self._now)
 
 
 @final
-class _Connection(http.client.HTTPConnection):
-    """A connection that is open already."""
+class _Connection:
+    """One connection, which one thread uses at a time.
 
-    def __init__(
-        self, end: socket.socket, url: SplitResult, monotonic: Callable[[], float]
-    ) -> None:
-        assert url.hostname is not None, "checked"
-        super().__init__(url.hostname, url.port or (443 if url.scheme == "https" else 80))
-        self.deadline = 0.0
-        self._now = monotonic
+    Args:
+        end: Of the socket.
+        monotonic: Time.
+    """
+
+    def __init__(self, end: socket.socket, monotonic: Callable[[], float]) -> None:
         self._end = end
-        self.auto_open = 0
-        self.sock = cast("socket.socket", self)
+        self._now = monotonic
+        self.deadline = 0.0
+        self._rest = bytearray()
+        """What came behind what was read."""
+        self.is_clean = True
+        """Whether nothing is left of an answer."""
 
-    def sendall(self, content: Any) -> None:
-        """Send, before the deadline."""
+    def close(self) -> None:
+        """Close it."""
+        self._end.close()
+
+    def send(self, content: bytes) -> None:
+        """Send, before the deadline.
+
+        Raises:
+            OSError: if it breaks, or time is over.
+        """
         self._end.settimeout(_left(self.deadline, self._now))
         self._end.sendall(content)
 
-    def makefile(self, _mode: str) -> IO[bytes]:
-        """Return a file of what comes."""
-        return io.BufferedReader(_Incoming(self), 1 << 16)
+    def answer(self) -> Answer:
+        """Read an answer, before the deadline.
 
-    def receive(self, buffer: Any) -> int:
-        """Receive, before the deadline."""
+        Raises:
+            OSError: if it breaks, or time is over.
+            ValueError: if it is none of HTTP.
+        """
+        self.is_clean = False
+        status, headers = self._head()
+        while 100 <= status < 200:
+            status, headers = self._head()
+        if status in {204, 304}:
+            body = bytearray()
+        elif "content-length" in headers:
+            body = self._exactly(_whole(headers["content-length"], 10))
+        elif headers.get("transfer-encoding", "").lower() == "chunked":
+            body = bytearray().join(self._chunks())
+        else:
+            return Answer(status, headers, self._all())
+        self.is_clean = not self._rest
+        return Answer(status, headers, body)
+
+    def _head(self) -> tuple[int, dict[str, str]]:
+        """Read status and headers.
+
+        Raises:
+            OSError: if it breaks, or time is over.
+            ValueError: if they are none.
+        """
+        first, *lines = self._until(b"\r\n\r\n", is_first=True).decode("latin-1").split("\r\n")
+        version, _, status = first.partition(" ")
+        if version not in {"HTTP/1.1", "HTTP/1.0"}:
+            raise ValueError("isn't HTTP")
+        headers = {}
+        for line in lines:
+            name, colon, value = line.partition(":")
+            if not colon:
+                raise ValueError("has a header without a name")
+            headers[name.lower()] = value.strip()
+        return _whole(status[:3], 10), headers
+
+    def _chunks(self) -> Iterator[bytearray]:
+        """Read a body in chunks, and what is behind it.
+
+        Raises:
+            OSError: if it breaks, or time is over.
+            ValueError: if it isn't in chunks.
+        """
+        while size := _whole(self._until(b"\r\n").split(b";")[0].decode("latin-1"), 16):
+            yield self._exactly(size)
+            self._until(b"\r\n")
+        while self._until(b"\r\n"):
+            pass
+
+    def _until(self, mark: bytes, *, is_first: bool = False) -> bytearray:
+        """Read to a mark, which is left out.
+
+        Raises:
+            OSError: if it breaks, or time is over.
+            ValueError: if it is too far.
+        """
+        while (place := self._rest.find(mark)) < 0:
+            if len(self._rest) > _MAX_HEAD:
+                raise ValueError("has a head without an end")
+            piece = self._received()
+            if not piece:
+                kind = _NoAnswerError if is_first and not self._rest else ConnectionError
+                raise kind("the connection ended")
+            self._rest += piece
+        found, self._rest = self._rest[:place], self._rest[place + len(mark) :]
+        return found
+
+    def _exactly(self, count: int) -> bytearray:
+        """Read so many bytes.
+
+        Raises:
+            ConnectionError: if it ends before.
+            ValueError: if they are too many.
+            OSError: if it breaks, or time is over.
+        """
+        if count > _MAX_BODY:
+            raise ValueError("is too long")
+        body = bytearray(count)
+        done = min(count, len(self._rest))
+        body[:done] = self._rest[:done]
+        del self._rest[:done]
+        view = memoryview(body)
+        while done < count:
+            self._end.settimeout(_left(self.deadline, self._now))
+            received = self._end.recv_into(view[done:])
+            if not received:
+                problem = f"the connection ended after {done} of {count} bytes"
+                raise ConnectionError(problem)
+            done += received
+        return body
+
+    def _all(self) -> bytearray:
+        """Read to the connection's end.
+
+        Raises:
+            OSError: if it breaks, or time is over.
+        """
+        while piece := self._received():
+            self._rest += piece
+        return self._rest
+
+    def _received(self) -> bytes:
         self._end.settimeout(_left(self.deadline, self._now))
-        return self._end.recv_into(buffer)
-
-    @override
-    def close(self) -> None:
-        self.sock = None  # as the library does
-        super().close()
-        self._end.close()
+        return self._end.recv(_PIECE_BYTES)
 
 
-class _Incoming(io.RawIOBase):
-    """What comes on a connection; closing it doesn't close that."""
+def _whole(text: str, base: int) -> int:
+    """Return a number that isn't negative.
 
-    def __init__(self, connection: _Connection) -> None:
-        super().__init__()
-        self._connection = connection
-
-    @override
-    def readable(self) -> bool:
-        return True
-
-    @override
-    def readinto(self, buffer: Any) -> int:
-        return self._connection.receive(buffer)
+    Raises:
+        ValueError: if it is none.
+    """
+    if not text.isalnum():
+        raise ValueError("has a length or status that is no number")
+    return int(text, base)
 
 
 def _left(deadline: float, monotonic: Callable[[], float]) -> float:

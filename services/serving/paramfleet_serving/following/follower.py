@@ -76,6 +76,8 @@ class Follower:
         self._served: Model | None = None
         self._beside: Model | None = None
         """What is to be served instead, once it is whole."""
+        self._gone: list[Model] = []
+        """What was served, to be released on another thread: that can take long."""
         self._until = 0
         """The number at which it is."""
         self._turn = asyncio.Lock()
@@ -146,6 +148,7 @@ class Follower:
             self._beside = None
             self._swap(model)
             self.pinned = number
+            await self._release()
             return model.version
 
     def follow(self) -> None:
@@ -194,6 +197,7 @@ class Follower:
                 self._changing().note_moment(moment)
         if self._beside is not None and self._beside.number >= self._until:
             self._swap(self._beside)
+        await self._release()
 
     def _changing(self) -> Model:
         """Return the model that changes are for."""
@@ -297,7 +301,14 @@ class Follower:
         facts = {"stream": model.stream, "number": model.number, "base": model.base_number}
         if before is not None:
             facts["before"] = before.number
+            self._gone.append(before)
         log.info("serving.swapped", extra=facts)
+
+    async def _release(self) -> None:
+        """Give back the memory of what was served, once no lookup has it any more."""
+        if self._gone:
+            gone, self._gone = self._gone, []
+            await asyncio.to_thread(gone.clear)
 
     def _note(self, error: FleetError | OSError) -> None:
         """Log, count and show what is wrong."""
