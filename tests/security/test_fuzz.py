@@ -92,6 +92,12 @@ def messages(mode: str, folder: str) -> dict[str, list[Message]]:
         "remove": [
             Message(fields={**ABOUT, "table": "rows", "sequence": 1, "step": 0}, tensors=pulled)
         ],
+        "discount": [
+            Message(
+                fields={**ABOUT, "table": "rows", "sequence": 1, "step": 0},
+                tensors={**pulled, "0.amounts": np.ones(8, np.float32)},
+            )
+        ],
         "assign": [
             Message(
                 fields={**ABOUT, "table": "flat", "only_if_new": True},

@@ -225,6 +225,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 table.day = days.get(table.name, table.day)
         self.running.fresh.go_on_from(steps)
 
+    def counted_days(self) -> dict[str, int]:
+        """Return which day it is, of tables that count days by saves, by their names."""
+        return {table.name: table.day for table, _ in self.tables.sparse if table.counts_days}
+
     @contextmanager
     def loading(self, folder: str) -> Generator[None, None, None]:
         """Take no step any more if the block fails, until ``end_load``."""

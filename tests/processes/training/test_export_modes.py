@@ -23,5 +23,9 @@ def test_bases_and_deltas_equal_those_of_one_process(
     assert alone["next ads"] == [[1, 2, 3, 4], []]
 
     folder = tmp_path / "exports"
-    for result in jobs.run(SCRIPT, str(folder), "--mode", mode).results:
+    ended = jobs.run(SCRIPT, str(folder), "--mode", mode)
+
+    for result in ended.results:
         assert result == alone
+    assert "it isn't known what changed" in ended.logs["worker0"]
+    assert not (folder / "after a load").exists()

@@ -98,6 +98,7 @@ def keep_state(backend: Backend, job: Job, optimizer: DistributedOptimizer) -> N
         progress = registered.kept(
             rank=job.author.rank, steps=optimizer.num_begun, workers=job.worker_num
         )
+        progress.days = optimizer.counted_days()
         packed: bytes = msgpack.packb(
             {
                 "progress": pack(plain_of(progress)),

@@ -629,11 +629,8 @@ class Saving:
         """Return what is saved beside the model, with what the other workers say of theirs."""
         workers = self._session.worker_num()
         progress = self._session.registered.progress(steps=optimizer.num_steps, workers=workers)
-        progress.days = {
-            table.name: table.day + ends_day  # as who goes on from it has it
-            for table, _ in optimizer.tables.sparse
-            if table.counts_days
-        }
+        days = optimizer.counted_days()
+        progress.days = {name: day + ends_day for name, day in days.items()}  # of who goes on
         if answer is not None:
             for rank, why in answer.fields["without"]:
                 progress.not_saved[f"positions/{rank}"] = why

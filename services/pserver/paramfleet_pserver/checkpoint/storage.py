@@ -19,6 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from paramfleet_pserver.checkpoint.gathering import Gathering
 from paramfleet_pserver.checkpoint.images import (
     DenseImage,
@@ -57,6 +59,9 @@ __all__ = ["Loaded", "Saved", "load_tables", "save_tables", "trained_otherwise"]
 
 CHUNK_ROWS = 1_000_000
 """Most rows of one file."""
+
+_WEIGHED = 1 << 16
+"""Rows that are weighed at a time, in a copy of them."""
 
 CHUNK_BYTES = 128 << 20
 """Most bytes of one file. A save takes memory for two, beside rows that change meanwhile."""
@@ -166,7 +171,10 @@ async def _chosen_rows(
 def _chosen(spec: TableSpec, part: FilePart, choice: Choice) -> FilePart:
     """Return copies of the rows that are chosen."""
     assert part.ids is not None, "rows have ids"
-    rows = choice.rows(spec, part.values, part.states)
+    starts = range(0, part.num_rows, _WEIGHED)
+    wheres = (slice(start, start + _WEIGHED) for start in starts)
+    found = [choice.rows(spec, part.values[where], part.states[where]) for where in wheres]
+    rows = np.concatenate([np.empty(0, np.bool_), *found])
     return FilePart(ids=part.ids[rows], values=part.values[rows], states=part.states[rows])
 
 

@@ -8,6 +8,7 @@ import torch
 
 import paramfleet as fleet
 from paramfleet.serving.manifest import read_export_manifest
+from paramfleet.session.checkpoint.exports.modes import NoBaseError
 from paramfleet_shared.files.listed import ListedFile
 from paramfleet_shared.files.tensorfile import read_tensors
 
@@ -87,5 +88,13 @@ export("nothing", 1)
 fleet.save_persistables(args.folder / "batch", mode=3)
 train(1, 2, 3, 4)
 export("next", 1)
+fleet.load_model(args.folder / "batch")
+try:
+    fleet.save_inference_model(args.folder / "after a load", mode=1)
+except NoBaseError as error:
+    print(error, flush=True)
+fleet.util.barrier()
+export("new base", 2)
+export("new delta", 1)
 fleet.stop_worker()
 print(json.dumps(found), flush=True)
