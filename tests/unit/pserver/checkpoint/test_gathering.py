@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ RULES = {"rows": ADAGRAD, "flat": ADAGRAD}
 Answer = Callable[[Message], Message]
 
 
-def holds(number: float, **fields: Any) -> Answer:
+def holds(number: float, *, width: int = 2, **fields: Any) -> Answer:
     """Return how a worker answers that has the same number everywhere."""
 
     def answer(question: Message) -> Message:
@@ -36,7 +37,7 @@ def holds(number: float, **fields: Any) -> Answer:
         if ids is None:
             shape = (int(question.fields["stop"]) - int(question.fields["start"]), 1)
         else:
-            shape = (len(ids), 2)
+            shape = (len(ids), width)
         return Message(
             fields={"own": 3, "before": 4, **fields},
             tensors={
@@ -69,11 +70,11 @@ async def gathered(
         for rank, answer in workers.items():
             tasks.create_task(work(asking, rank, answer))
         gathering = Gathering(asking, [Rank(rank) for rank in range(expects)], RULES)
-        rows = await gathering.with_states(gathering.spec(ROWS), PART)
+        rows = await gathering.with_states(ROWS, PART)
         values = FilePart(
             values=np.ones(4, np.float32), states=np.empty((0, 4), np.float32), start=1
         )
-        flat = await gathering.with_states(gathering.spec(FLAT), values)
+        flat = await gathering.with_states(FLAT, values)
         asking.end()
     return gathering, rows, flat
 
@@ -87,6 +88,23 @@ async def test_every_worker_is_asked_and_one_state_comes_of_all() -> None:
     assert gathering.version(ROWS, 99) == 4 + 3 + 3
     assert gathering.version(FLAT, 99) == 4 + 3
     assert gathering.outcome.workers == (0, 1)
+
+
+async def test_what_a_pserver_keeps_of_its_rows_is_not_the_workers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tracked, rule = (OptimizerSpec(rule=each, tracks="step") for each in ("sum", "adagrad"))
+    monkeypatch.setitem(RULES, "rows", rule)
+    spec = replace(ROWS, optimizer=tracked)
+    part = replace(PART, states=np.array([[7.0], [8.0], [9.0]], np.float32))
+    asking = Asking(CLOCK)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(work(asking, 0, holds(1.0, width=3)))
+        gathering = Gathering(asking, [Rank(0)], RULES)
+        found = await gathering.with_states(spec, part)
+        asking.end()
+
+    assert found.states.tolist() == [[1, 1, 7], [1, 1, 8], [1, 1, 9]]
 
 
 async def test_who_left_and_who_is_silent_are_left_out_by_name() -> None:
