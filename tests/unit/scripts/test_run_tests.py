@@ -55,6 +55,7 @@ def test_what_is_imported_is_compiled_once_and_for_all():
 """
 
 MEASURED = Path("shared/paramfleet_shared/net/wire")
+COVERING = Path("tests/unit/shared/net/wire")
 
 TWO_HALVES = """
 def one(x):
@@ -116,9 +117,9 @@ def run_whole(tmp_path: Path, **tests: str) -> "subprocess.CompletedProcess[str]
     """Run the whole suite of a project with one measured module and these files of tests."""
     (tmp_path / MEASURED).mkdir(parents=True)
     (tmp_path / MEASURED / "halves.py").write_text(TWO_HALVES)
-    (tmp_path / "tests" / "unit").mkdir(parents=True)
+    (tmp_path / COVERING).mkdir(parents=True)
     for name, text in tests.items():
-        (tmp_path / "tests" / "unit" / f"test_{name}.py").write_text(text)
+        (tmp_path / COVERING / f"test_{name}.py").write_text(text)
     text = RUNNER.read_text()
     assert "--numprocesses=3" in text
     runner = tmp_path / RUNNER.name  # one process is enough for two tests, and starts sooner
@@ -193,18 +194,20 @@ def test_it():
 
 
 @pytest.mark.parametrize("processes", [0, 1])
-def test_tests_of_units_alone_are_measured(tmp_path: Path, processes: int) -> None:
+def test_tests_of_cores_and_the_wire_alone_are_measured(tmp_path: Path, processes: int) -> None:
     (tmp_path / MEASURED).mkdir(parents=True)
     (tmp_path / MEASURED / "halves.py").write_text(TWO_HALVES)
-    for folder, name in (("integration", "two"), ("unit", "one"), ("zoo", "two")):
-        (tmp_path / "tests" / folder).mkdir(parents=True)
-        text = TRACED.format(name=name, is_traced=folder == "unit")
-        (tmp_path / "tests" / folder / f"test_{folder}.py").write_text(text)
+    wire = COVERING.relative_to("tests")
+    for number, folder in enumerate([Path("integration"), wire, wire.parent, Path("zoo")]):
+        (tmp_path / "tests" / folder).mkdir(parents=True, exist_ok=True)
+        is_traced = folder == wire
+        text = TRACED.format(name="one" if is_traced else "two", is_traced=is_traced)
+        (tmp_path / "tests" / folder / f"test_{number}.py").write_text(text)
 
     ran = started(tmp_path, f"--numprocesses={processes}", "tests")
 
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "3 passed" in ran.stdout
+    assert "4 passed" in ran.stdout
     assert "cores and wire: 66.7 %" in ran.stdout, "one of the two halves"
 
 
