@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
-from tests.unit.client.runner.online.streams import write_stream
+from tests.unit.client.runner.online.streams import COUNTING, write_stream
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -45,6 +45,7 @@ def test_a_job_goes_on_with_the_same_numbers_from_what_is_on_the_disk(
     jobs: Any, tmp_path: Path
 ) -> None:
     folder, copy = write_stream(tmp_path / "whole"), tmp_path / "copy"
+    (folder / "model.py").write_text(COUNTING)  # rows go at the end of a day
     for name in ("20260101/0000", "20260101/1200", "20260102/0000"):
         (folder / "data" / name / "done").write_text("")
     waits = ["runner.data_donefile=done", "runner.data_sleep_second=0.1"]
@@ -103,3 +104,14 @@ def test_a_job_that_is_ended_while_it_waits_keeps_what_it_trained(
     }
     assert (folder / "saved/20260102/1/manifest.json").exists()
     assert (folder / "saved/donefile.txt").read_text().splitlines()[-1].startswith("20260102\t")
+
+
+def test_workers_that_come_and_go_do_not_train_by_days(jobs: Any, tmp_path: Path) -> None:
+    folder = write_stream(tmp_path)
+    elastic = {"PARAMFLEET_COORDINATOR__ELASTIC": "true"}
+    options = ["runner.sync_mode=async", "runner.save_first_base=false"]
+
+    running = jobs.start(SCRIPT, *words(folder, *options), workers=1, servers=1, **elastic)
+
+    assert running.code("worker0") == 2, running.story()
+    assert "an elastic job can't train by days" in running.log("worker0")

@@ -2,7 +2,7 @@
 
 from paramfleet_shared.errors import ContractError, UnavailableError
 
-__all__ = ["DataMissingError", "DataNotComeError", "OtherPassesError"]
+__all__ = ["DataMissingError", "DataNotComeError", "NotTogetherError", "OtherPassesError"]
 
 
 class DataMissingError(ContractError):
@@ -38,3 +38,15 @@ class OtherPassesError(ContractError):
     path: str
     rule: str
     sentence = "the checkpoint {path} {rule}"
+
+
+class NotTogetherError(ContractError):
+    """Workers that come and go can't train passes, whose samples are shared among all."""
+
+    code = "contract.not_together"
+    what: str
+    sentence = (
+        "{what} can't train by days: each pass is shared among workers that begin it together; "
+        "start all of them again, as with --max-restarts, and they go on behind the newest "
+        "checkpoint"
+    )

@@ -22,7 +22,7 @@ from paramfleet.runner.online.errors import OtherPassesError
 from paramfleet.runner.online.model_folder import ModelFolder
 from paramfleet.runner.online.pass_data import PassData, TrainingBatches
 from paramfleet.runner.online.state import OnlineState
-from paramfleet.runner.online.workers import agree, settle, tell
+from paramfleet.runner.online.workers import agree, check_together, settle, tell
 from paramfleet.runner.scoring import score, score_all
 from paramfleet.runner.showing.display import Display, metrics_text, shown
 from paramfleet.runner.showing.outcome import Outcome, model_name
@@ -42,6 +42,7 @@ def train_by_days(model: Model[Any], clock: Clock) -> Outcome:
 
     Raises:
         ConfigError: if a key contradicts what is there.
+        NotTogetherError: if workers come and go.
         OtherPassesError: if the newest checkpoint isn't one that these passes go on from.
         DataMissingError: if a pass has no folder, and nothing is to be waited for.
         DataNotComeError: if the data of a pass doesn't come in time.
@@ -96,6 +97,7 @@ class OnlineTrainer:
 
     Raises:
         ConfigError: if a key contradicts what is there.
+        NotTogetherError: if workers come and go.
         OtherPassesError: if the newest checkpoint isn't one that these passes go on from.
         FleetError: if the tables can't be joined, or a checkpoint not be loaded.
     """
@@ -107,6 +109,7 @@ class OnlineTrainer:
         self._clock = clock
         self._display = display
         self._write = write
+        check_together()
         self._calendar = Calendar.of(runner)
         self._folder = ModelFolder(_root_of(model))
         written = written_of(self._folder)  # what is wrong there ends it before anybody joins

@@ -47,6 +47,13 @@ class Model(runner.Model[runner.HyperParameters]):
         metrics["auc"].update(outputs.sigmoid(), labels)
         metrics["mean"].update(outputs.sigmoid())
 """
+COUNTING = MODEL.replace(
+    'fleet.nn.EmbeddingBag(0, 1, mode="sum", initializer=fleet.nn.constant(0))',
+    "fleet.nn.EmbeddingBag("
+    '0, 1, mode="sum", accessor=fleet.nn.CtrAccessor(delete_threshold=1.5))',
+)
+"""With rows that count their shows, fade and go."""
+
 CONFIG = """\
 runner:
   train_data_dir: data

@@ -11,7 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import Result
-from tests.unit.client.runner.online.streams import run, tables_of, write_pass, write_stream
+from tests.unit.client.runner.online.streams import (
+    COUNTING,
+    run,
+    tables_of,
+    write_pass,
+    write_stream,
+)
 from typing_extensions import override
 
 LAST = "20260103/0"
@@ -99,6 +105,24 @@ def test_reading_ahead_changes_no_number(folder: Path, whole: Path) -> None:
     result_of(run(folder, "runner.prefetch=true", "runner.preload_thread_num=2"))
 
     same(folder / "saved" / LAST, whole / "saved" / LAST)
+
+
+def test_a_day_ends_with_rows_that_go(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (folder / "model.py").write_text(COUNTING)
+    with caplog.at_level(logging.INFO, "paramfleet.runner.online.deeds"):
+        result_of(run(folder))
+
+    shrunk = [vars(r) for r in caplog.records if r.getMessage() == "worker.day_shrunk"]
+    assert [each["day"] for each in shrunk] == ["20260101", "20260102"]
+    assert all(each["rows"]["ids"] > 0 for each in shrunk)
+    rows = {
+        name: len(array)
+        for name, array in tables_of(folder / "saved" / LAST).items()
+        if name.endswith("ids")
+    }
+    before = tables_of(folder / "saved/20260102/1")
+    assert all(len(before[name]) > count > 0 for name, count in rows.items())
+    assert (folder / "saved/20260103/base").is_dir()
 
 
 STEPS = [
