@@ -145,8 +145,10 @@ class Learner:
         runner = self._runner
         metrics = self._model.create_metrics()
         shown_at, shown_examples = self._clock.monotonic(), self.num_examples
+        loss = torch.tensor(float("nan"))
         for step, feeds in enumerate(self.profile.reading(batches), start=first):
-            loss = self.step(feeds, metrics if runner.use_auc else {})
+            found = self.step(feeds, metrics if runner.use_auc else {})
+            loss = found if feeds.size else loss  # a step without rows has none
             if runner.print_interval == 0 or step % runner.print_interval:
                 continue
             now = self._clock.monotonic()

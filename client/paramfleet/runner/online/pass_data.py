@@ -5,7 +5,8 @@ again with a pass trains the same batches.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
@@ -15,8 +16,11 @@ from paramfleet.data.memory_dataset import InMemoryDataset
 from paramfleet.runner.batches import Batch, dataset_settings, fields_of
 from paramfleet.runner.models.model import Feeds, Model
 from paramfleet.runner.online.calendar import Pass
+from paramfleet_shared.files.documents import whole
 
 __all__ = ["PassData", "TrainingBatches"]
+
+_VERSION = 1
 
 
 class PassData:
@@ -43,6 +47,7 @@ class PassData:
         )
         self._dataset.set_share(files, fleet)
         self._is_preloading = False
+        self._facts = (trained.place, tuple(files), runner.seed, runner.train_batch_size)
 
     def preload(self) -> None:
         """Begin to read it in the background."""
@@ -66,6 +71,12 @@ class PassData:
             self._dataset.load_into_memory()
         self._dataset.global_shuffle(fleet, self._runner.shuffle_thread_num)
         return self._dataset.get_memory_data_size(fleet)
+
+    @property
+    def key(self) -> str:
+        """Return what this worker's batches depend on, as SHA-256."""
+        facts = (*self._facts, fleet.worker_index(), fleet.worker_num(), self.num_batches)
+        return hashlib.sha256(repr(facts).encode()).hexdigest()
 
     @property
     def num_batches(self) -> int:
@@ -102,41 +113,73 @@ class PassData:
 class TrainingBatches:
     """The batches of the pass that was given last, as the network takes them.
 
+    A checkpoint of the middle of a pass has this worker's place in it.
+
     Args:
         model: Makes feeds of batches.
     """
 
     def __init__(self, model: Model[Any]) -> None:
         self._model = model
-        self._batches: Iterable[Batch] = ()
-        self._empty: Batch | None = None
+        self._data: PassData | None = None
+        self._key = ""
         self._steps = 0
-        self.num_used = 0
-        """Batches with samples that were yielded."""
+        self._used = 0
+        """Steps of the pass that have their batch."""
+        self._saved: tuple[str, int] | None = None
+        """The key of a loaded place, and its steps; until a pass begins."""
 
-    def begin(self, data: PassData, *, steps: int) -> None:
+    def place_in(self, data: PassData) -> int | None:
+        """Return how many steps of a pass a loaded place is behind; None if it has others."""
+        key, used = self._saved or ("", 0)
+        return used if key == data.key else None
+
+    def begin(self, data: PassData, *, steps: int, used: int) -> None:
         """Take a pass.
 
         Args:
             data: It.
-            steps: How many steps all workers take in it: more than its batches are without
+            steps: How many steps this worker takes in it: more than its batches are without
                 samples.
+            used: How many of them it has taken.
         """
-        self._batches, self._steps, self.num_used = data, steps, 0
-        self._empty = data.without_rows()
+        self._data, self._key, self._steps, self._used = data, data.key, steps, used
+        self._saved = None
 
     def __iter__(self) -> Iterator[Feeds]:
-        """Yield them once."""
-        for batch in self._batches:
-            self.num_used += 1
+        """Yield those that are left, once."""
+        assert self._data is not None, "a pass has begun"
+        for batch in islice(self._data, self._used, None):
+            self._used += 1
             yield self._model.create_feeds(batch)
-        for _ in range(self.num_used, self._steps):
+        while self._used < self._steps:
+            self._used += 1
             yield self.without_rows()
 
     def without_rows(self) -> Feeds:
         """Return a batch of no samples."""
-        assert self._empty is not None, "a pass has begun"
-        return self._model.create_feeds(self._empty)
+        assert self._data is not None, "a pass has begun"
+        return self._model.create_feeds(self._data.without_rows())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return this worker's place in the pass."""
+        return {"version": _VERSION, "key": self._key, "used": self._used}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on at a place, if its pass comes next.
+
+        Raises:
+            ValueError: if it is none.
+        """
+        if state["version"] != _VERSION or type(state["key"]) is not str:
+            rule = f"is no place of version {_VERSION}"
+            raise ValueError(rule)
+        self._saved = state["key"], whole(state["used"], "used")
+
+    def state_of_workers(self, states: Sequence[Any]) -> dict[str, Any]:
+        """Return the place after workers of another number: none, the pass begins anew."""
+        del states
+        return {"version": _VERSION, "key": "", "used": 0}
 
 
 def _seed(seed: int, trained: Pass) -> int:

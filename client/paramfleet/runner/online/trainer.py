@@ -117,8 +117,10 @@ class OnlineTrainer:
         self._batches = TrainingBatches(model)
         self._ahead = fleet.prefetch(self._batches, self.learner.net)
         self._state = OnlineState(self._calendar)
-        fleet.register_for_checkpointing(runner_days=self._state)
+        fleet.register_for_checkpointing(runner_days=self._state, runner_pass=self._ahead)
         self.learner.begin()
+        self._is_inside = False
+        """Whether the next pass was begun before the checkpoint that was loaded."""
         place, base_key = self._go_on()
         plan = Plan(
             checkpoint_per_pass=runner.checkpoint_per_pass,
@@ -194,12 +196,10 @@ class OnlineTrainer:
             rule = "has no place of a training by days: give it as runner.model_init_path"
             raise OtherPassesError(path=path, rule=rule)
         saved.check(self._calendar, path)
-        if saved.inside:
-            reason = "the checkpoint was taken within a pass"
-            facts = {"reason": reason, "remedy": "the whole pass is trained behind it"}
-            log.warning("worker.position_not_taken", extra=facts)
-        said = str(saved.place and f"day {saved.place.day}, pass {saved.place.number}")
-        self._display.say(f"goes on behind {said}: {path}")
+        self._is_inside = saved.inside
+        said = "within the pass behind" if saved.inside else "behind"
+        day, number = saved.place or ("none", 0)
+        self._display.say(f"goes on {said} day {day}, pass {number}: {path}")
         return saved.place, saved.base_key
 
     def _newest(self) -> str | None:
@@ -223,17 +223,19 @@ class OnlineTrainer:
             data.release()
             self._state.is_at(coming.place, base_key=self._course.base_key)
             return True
-        self.scores = self._score(coming, data)
+        used = self._used_of(data)
+        # A model that has seen a part of the pass can't be judged by it.
+        self.scores = {} if used else self._score(coming, data)
         scored_s = self._clock.monotonic() - began - read_s
-        is_whole, trained = self._learn(coming, data)
+        is_whole, trained = self._learn(coming, data, used=used)
         data.release()
         self._num_passes += is_whole
-        told = f"{coming}: before {metrics_text(self.scores)}"
-        if trained:
-            told += f"; trained {metrics_text(trained)}"
+        told = [f"before {metrics_text(self.scores)}" if self.scores else "not scored"]
+        told += [f"trained {metrics_text(trained)}"] if trained else []
+        told += [f"{num_examples:,} {self._model.unit}"]
         train_s = self._clock.monotonic() - began - read_s - scored_s
         times = f"read {read_s:.1f} s, scored {scored_s:.1f} s, trained {train_s:.1f} s"
-        self._display.say(f"{told}; {num_examples:,} {self._model.unit}, {times}")
+        self._display.say(f"{coming}: {'; '.join([*told, times])}")
         self._deeds.monitor = metrics_text(self.scores)
         if fleet.is_first_worker():
             seconds = {"read_s": read_s, "score_s": scored_s, "train_s": train_s}
@@ -253,7 +255,22 @@ class OnlineTrainer:
         self._write("before", found, self.learner.num_steps)
         return found
 
-    def _learn(self, coming: Pass, data: PassData) -> tuple[bool, Mapping[str, float]]:
+    def _used_of(self, data: PassData) -> int:
+        """Return how many steps of a pass were taken before the checkpoint that was loaded."""
+        is_inside, self._is_inside = self._is_inside, False
+        if not is_inside:
+            return 0
+        used = self._batches.place_in(data)
+        if all(each["fits"] for each in agree(fits=used is not None)):
+            return used or 0
+        reason = "it is of other files, batches or workers, or of another seed"
+        facts = {"reason": reason, "remedy": "the pass begins anew"}
+        log.warning("worker.position_not_taken", extra=facts)
+        return 0
+
+    def _learn(
+        self, coming: Pass, data: PassData, *, used: int
+    ) -> tuple[bool, Mapping[str, float]]:
         """Take the steps of a pass; return whether all were taken, and the metrics."""
         tell(**_facts(coming), state="training")
         course = self._course
@@ -261,18 +278,21 @@ class OnlineTrainer:
         steps = data.num_batches
         if self._pads:
             steps = int(fleet.util.all_reduce(steps, "max"))
-        self._batches.begin(data, steps=steps)
+        self._batches.begin(data, steps=steps, used=used)
         before = self.learner.num_steps
         metrics = self.learner.learn(
-            self._ahead, part=str(coming), first=1, display=self._display, write=self._write
+            self._ahead,
+            part=str(coming),
+            first=used + 1,
+            display=self._display,
+            write=self._write,
         )
-        taken = self.learner.num_steps - before
-        is_whole = taken >= max(steps if self._pads else 0, data.num_batches)
+        left = steps - used - (self.learner.num_steps - before)
         if self._pads:  # who saw first that the job ends has the others' steps not wait for it
-            self._take_empty(steps - taken, self._batches.without_rows())
+            self._take_empty(left, self._batches.without_rows())
         settle()
         fleet.average_buffers()
-        whole = all(said["whole"] for said in agree(whole=is_whole))
+        whole = all(said["whole"] for said in agree(whole=left <= 0))
         self._state.is_at(coming.place if whole else course.place, base_key=course.base_key)
         return whole, {name: metric.merged() for name, metric in metrics.items()}
 

@@ -152,7 +152,11 @@ STEPS = [
 """What is written, in this order; of a list each time one line."""
 
 
-@pytest.mark.parametrize("count", range(len(STEPS)))
+CUTS = [1, 2, 3, 4, 5, 8, 10, 11, 13, 17, 19, 20, 21]
+"""After so many of them; ``test_course`` has all."""
+
+
+@pytest.mark.parametrize("count", CUTS)
 def test_a_training_goes_on_wherever_it_died(tmp_path: Path, whole: Path, count: int) -> None:
     folder = tmp_path / "again"
     shutil.copytree(whole, folder)
@@ -189,6 +193,50 @@ def test_what_is_trained_is_not_trained_again(folder: Path) -> None:
     assert result_of(again)["by_days"]["passes"] == 0
     assert passes_in(again) == []
     assert "goes on behind day 20260103, pass 0" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("step", "first"),
+    [
+        (3, "20260101, pass 1, step 4"),
+        (6, "20260101, pass 2, step 1"),
+        (8, "20260101, pass 2, step 3"),
+        (15, "20260102, pass 1, step 4"),
+    ],
+)
+def test_a_checkpoint_within_a_pass_goes_on_there(
+    folder: Path, whole: Path, step: int, first: str
+) -> None:
+    result_of(run(folder, "runner.checkpoint_configs={every_steps: 1, keep: 100}"))
+    (taken,) = (folder / "checkpoints").glob(f"*-step-{step}")
+    shutil.rmtree(folder / "saved")
+    (folder / "saved/20260101").mkdir(parents=True)
+    taken.rename(folder / "saved/20260101/1")
+
+    done = run(folder, "runner.print_interval=1")
+
+    result_of(done)
+    lines = [line for line in done.stderr.splitlines() if ": loss" in line]
+    assert lines[0].startswith(f"day {first}:")
+    assert len(lines) == 24 - step
+    same(folder / "saved" / LAST, whole / "saved" / LAST)
+
+
+def test_a_place_in_other_data_is_left_out_by_name(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    result_of(run(folder, "runner.checkpoint_configs={every_steps: 1, keep: 100}"))
+    (taken,) = (folder / "checkpoints").glob("*-step-3")
+    shutil.rmtree(folder / "saved")
+    (folder / "saved/20260101").mkdir(parents=True)
+    taken.rename(folder / "saved/20260101/1")
+
+    done = run(folder, "runner.print_interval=1", "runner.seed=5")
+
+    result_of(done)
+    assert "day 20260101, pass 1, step 1: loss" in done.stderr
+    warned = [r for r in caplog.records if r.getMessage() == "worker.position_not_taken"]
+    assert len(warned) == 1
 
 
 def test_more_days_follow(folder: Path, whole: Path) -> None:
