@@ -95,22 +95,29 @@ class CountedReplica(RowReplica):
         slots = slots[routed.positions]
         self._agree(slots)
         olds, values = self.store.column(OLD), self.store.values
-        deltas: NDArray[np.float32] = values[slots] - olds[slots]
-        deltas[:, NUM_COUNTS:] /= divisor
+        old = olds[slots]
+        deltas: NDArray[np.float32] = values[slots] - old
+        if divisor != 1:
+            deltas[:, NUM_COUNTS:] /= divisor
         deltas[:, :NUM_COUNTS] = np.maximum(deltas[:, :NUM_COUNTS], 0)
-        agreed = olds[slots] + deltas
+        agreed = old + deltas
         olds[slots] = agreed
-        values[slots, :NUM_COUNTS] = agreed[:, :NUM_COUNTS]
         if drops:
             values[slots] = agreed
+        else:
+            values[slots, :NUM_COUNTS] = agreed[:, :NUM_COUNTS]
         return RowBatch(routed.ids, deltas, routed.offsets)
 
     def _agree(self, slots: _Ids) -> None:
         """Let what was agreed fade and grow as the rows have since."""
         store = self.store
         agreed = store.column(_AGREED)[slots]
-        seen = store.column(_SEEN)[slots, 0]
-        grown = store.column(_GROWN)[slots, 0]
+        now = np.stack([store.column(name)[slots, 0] for name in (_SEEN, _GROWN)], axis=1)
+        differs = np.flatnonzero((agreed != now).any(axis=1))
+        if not len(differs):
+            return
+        slots, agreed = slots[differs], agreed[differs]
+        seen, grown = now[differs, 0], now[differs, 1]
         old = store.column(OLD)
         old[slots, :NUM_COUNTS] *= self._left(agreed[:, 0], seen)
         new = slots[(grown != 0) & (agreed[:, 1] == 0)]
@@ -123,7 +130,9 @@ class CountedReplica(RowReplica):
     ) -> NDArray[np.float32]:
         """Return what is left of counts of a day, [n], on another one: [n, 1]."""
         days = np.where(seen > 0, np.maximum(today - seen, 0), 0).astype(np.float64)
-        left: NDArray[np.float32] = (self._rate**days).astype(np.float32)[:, np.newaxis]
+        left = np.ones((len(days), 1), np.float32)
+        fades = np.flatnonzero(days)
+        left[fades, 0] = self._rate ** days[fades]
         return left
 
     def _drawn(self, ids: _Ids) -> NDArray[np.float32]:
