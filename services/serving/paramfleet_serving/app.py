@@ -21,9 +21,7 @@ from paramfleet_serving.api.routes import Api, in_json
 from paramfleet_serving.config import ServingSettings
 from paramfleet_serving.following.folder import FolderSource
 from paramfleet_serving.following.follower import Follower, FollowRules
-from paramfleet_serving.following.job import JobSource
 from paramfleet_serving.following.source import Source
-from paramfleet_serving.jobs.exporting import ExportPlan
 from paramfleet_serving.measures import Measures
 from paramfleet_serving.store.warming import load_kernels
 from paramfleet_shared.errors import ContractError
@@ -136,8 +134,7 @@ class StreamServer:
                 tasks.create_task(keep_tidy(self._clock))
         finally:
             await self._server.close()
-            if isinstance(self.follower.source, JobSource):
-                await self.follower.source.close()
+            await self.follower.source.close()
 
     def status(self) -> dict[str, Any]:
         """Return what an operator may ask, in plain values."""
@@ -240,6 +237,10 @@ def _source_of(settings: ServingSettings, clock: Clock) -> Source:
     if not settings.followed_job:
         folder = place_of(settings.source).expanduser()
         return FolderSource(folder, clock=clock, poll_s=settings.poll_s)
+    # Who serves a folder needs neither registry nor wire.
+    from paramfleet_serving.following.job import JobSource  # noqa: PLC0415 -- slow
+    from paramfleet_serving.jobs.exporting import ExportPlan  # noqa: PLC0415 -- slow
+
     return JobSource(
         replace(settings, job=settings.followed_job),
         Path(settings.cache_dir or tempfile.gettempdir()),

@@ -58,9 +58,9 @@ from paramfleet_shared.tables.rows.evicting import (
     is_valued,
 )
 from paramfleet_shared.tables.rows.layout import VALUE, RowLayout
+from paramfleet_shared.tables.rows.touched import TouchedIds
 from paramfleet_shared.tables.rowstore import Mark, SlotIndex, as_floats, check_array
 from paramfleet_shared.tables.spec import SEEN, OptimizerSpec, TableSpec
-from paramfleet_shared.tables.touched import TouchedIds
 
 __all__ = ["Places", "SparseShard"]
 

@@ -17,8 +17,8 @@ from paramfleet_pserver.tables.owners import Job, Owners
 from paramfleet_pserver.tables.table import DenseTable, SparseTable, Table
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.tables.dense import DenseRange
+from paramfleet_shared.tables.rows.touched import TouchedIds
 from paramfleet_shared.tables.sparse import SparseShard
-from paramfleet_shared.tables.touched import TouchedIds
 
 __all__ = ["MOST_BYTES", "DenseValues", "Feed", "TableChanges"]
 

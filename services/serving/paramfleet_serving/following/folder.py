@@ -103,6 +103,9 @@ class FolderSource:
         async for numbered in _changes(reader, base.number, number):
             yield Changed(base.stream, numbered)
 
+    async def close(self) -> None:
+        """Hold nothing: the folder is its writer's."""
+
     async def newest_base(self) -> Version | None:
         """Return the newest base; see ``Source``.
 

@@ -82,6 +82,10 @@ class Source(Protocol):
         """
         ...
 
+    async def close(self) -> None:
+        """Let go of what it holds; it isn't asked again."""
+        ...
+
     async def newest_base(self) -> Version | None:
         """Return the newest base that ``replay`` could begin at; None if there is none.
 

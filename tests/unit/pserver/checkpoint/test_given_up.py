@@ -38,10 +38,10 @@ async def test_a_save_that_pushes_wait_for_is_ended_by_the_next_one(
     writes, goes_on = threading.Event(), threading.Event()
     real = tensorfile._pieces
 
-    def pieces(array: Any) -> Iterator[Any]:
+    def pieces(arrays: Any, names: Any) -> Iterator[Any]:
         writes.set()
         assert goes_on.wait(LATE_S)
-        yield from real(array)
+        yield from real(arrays, names)
 
     monkeypatch.setattr(tensorfile, "_pieces", pieces)
     monkeypatch.setattr(storage, "CHUNK_BYTES", 80)  # fifty files

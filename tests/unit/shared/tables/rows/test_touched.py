@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from paramfleet_shared.tables import touched
+from paramfleet_shared.tables.rows import touched
+from paramfleet_shared.tables.rows.touched import TouchedIds
 from paramfleet_shared.tables.sparse import SparseShard
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
-from paramfleet_shared.tables.touched import TouchedIds
 
 
 def ids_of(*ids: int) -> np.ndarray:
