@@ -66,7 +66,8 @@ class ServingSettings(JobSettings):
     """Of a job: changes after which a base is made of them."""
 
     retry_s: float = 1.0
-    """Seconds until the stream is tried again after an error."""
+    """Seconds until the stream is tried again after an error; up to 32 times as long if that
+    doesn't help."""
 
     accept_other_tables: bool = False
     """Take a base in which a served table is missing or has another width; else it is refused,

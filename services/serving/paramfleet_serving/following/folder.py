@@ -1,25 +1,32 @@
 """Changes from a folder that a writer publishes a stream to.
 
-The folder is looked at again and again. On a disk of this machine a look is one ``stat``; only
-what has changed is read. All reading is done on other threads.
+The folder is looked at again and again. On a disk, also one of another machine, a look is one
+``stat``; only what has changed is read. All of it is done on other threads: a disk may hang.
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import final
 
 from paramfleet_serving.following.source import BaseOpened, Changed, Event, Moment
 from paramfleet_serving.store.model import Version
-from paramfleet_shared.deltas.errors import ChangesUnavailableError, StreamReplacedError
+from paramfleet_shared.deltas.errors import (
+    BaseDamagedError,
+    ChangesUnavailableError,
+    StreamReplacedError,
+)
 from paramfleet_shared.deltas.reader import StreamReader
-from paramfleet_shared.deltas.records import NumberedChange, StreamHead
+from paramfleet_shared.deltas.records import NumberedChange, OpenedBase, StreamHead
 from paramfleet_shared.errors import IntegrityError
 from paramfleet_shared.errors.serving import NumberNotKeptError
 from paramfleet_shared.files.addresses import Address
 from paramfleet_shared.system.clock import Clock
 
 __all__ = ["FolderSource"]
+
+log = logging.getLogger(__name__)
 
 _HEAD = "stream.json"
 
@@ -61,14 +68,15 @@ class FolderSource:
             OSError: if it can't be read.
         """
         reader = StreamReader(self._folder)
-        position, stamp = after, _NEVER
+        position, stamp, has_begun = after, _NEVER, False
         while True:
             stamp = await self._next_stamp(stamp)
             head = await asyncio.to_thread(reader.look)
             if position is None or not _leads_on(head, position):
-                base = await asyncio.to_thread(reader.base)
+                base = await _newest_good(reader)
                 until = head.last if head.stream == base.stream else base.number
                 yield BaseOpened(base, max(until, base.number))
+                has_begun = True
                 position = Version(base.stream, base.number)
                 head = await asyncio.to_thread(reader.look)  # replaced meanwhile: it is refused
             try:
@@ -79,7 +87,7 @@ class FolderSource:
             except (ChangesUnavailableError, StreamReplacedError):
                 position, stamp = None, _AGAIN  # another base leads on
             except IntegrityError:
-                if head.base <= position.number:
+                if has_begun or head.base <= position.number:
                     raise
                 position, stamp = None, _AGAIN  # and one behind what is damaged
 
@@ -120,9 +128,11 @@ class FolderSource:
         """Wait until ``stream.json`` may be another than the known one; return its stamp."""
         if known != _NEVER:
             await self._clock.sleep(self._poll_s)
-        while (found := self._stamp()) is not None and found in {known, _NOTHING}:
+        while True:
+            found = await asyncio.to_thread(self._stamp)
+            if found is None or found not in {known, _NOTHING}:
+                return found
             await self._clock.sleep(self._poll_s)
-        return found
 
     def _stamp(self) -> _Stamp:
         if isinstance(self._folder, Address):
@@ -132,6 +142,25 @@ class FolderSource:
         except FileNotFoundError:
             return _NOTHING
         return fact.st_mtime_ns, fact.st_size, fact.st_ino
+
+
+async def _newest_good(reader: StreamReader) -> OpenedBase:
+    """Return the newest base that isn't damaged.
+
+    Raises:
+        BaseDamagedError: of the newest, if all are.
+        FleetError: if there is no stream that can be read.
+    """
+    head = await asyncio.to_thread(reader.look)
+    damage: BaseDamagedError | None = None
+    for number in sorted(head.bases, reverse=True):
+        try:
+            return await asyncio.to_thread(reader.base, number)
+        except BaseDamagedError as error:
+            log.warning("serving.base_damaged", extra={"reason": str(error)})
+            damage = damage or error
+    assert damage is not None, "a stream has a base"
+    raise damage
 
 
 async def _changes(

@@ -29,6 +29,9 @@ log = logging.getLogger(__name__)
 _REPEAT_S = 10.0
 """Seconds between two log lines that say the same."""
 
+_MOST_RETRIES = 32.0
+"""How many times ``retry_s`` the longest wait is."""
+
 _VIEW_POLL_S = 0.001
 """Seconds between two looks at whether lookups of an older version have ended."""
 
@@ -47,7 +50,7 @@ class FollowRules:
     """Whether a base may have other tables than what is served."""
 
     retry_s: float = 1.0
-    """Seconds until the source is asked again after an error."""
+    """Seconds until the source is asked again after an error; longer after several."""
 
 
 @final
@@ -80,6 +83,8 @@ class Follower:
         """What was served, to be released on another thread: that can take long."""
         self._until = 0
         """The number at which it is."""
+        self._wait_s = rules.retry_s
+        """Until the source is asked again."""
         self._turn = asyncio.Lock()
         """Held by who changes what is served."""
         self._may_follow = asyncio.Event()
@@ -120,7 +125,8 @@ class Follower:
                 self._note(error)
                 if self._served is None and self._beside and not self._beside.is_half:
                     self._swap(self._beside)  # whole as far as it goes
-                await self._clock.sleep(self._rules.retry_s)
+                await self._clock.sleep(self._wait_s)
+                self._wait_s = min(2 * self._wait_s, _MOST_RETRIES * self._rules.retry_s)
 
     async def roll_back(self, number: int) -> Version:
         """Serve a former version, and stay there; on an error what is served stays.
@@ -176,7 +182,7 @@ class Follower:
             async for event in events:
                 async with self._turn:
                     await self._take(event)
-                self.trouble = None
+                self.trouble, self._wait_s = None, self._rules.retry_s
 
     async def _take(self, event: Event) -> None:
         """Take one event.

@@ -1,6 +1,7 @@
 """What is served follows its folder, and is never anything but one version of it."""
 
 import asyncio
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +219,44 @@ async def test_a_gap_is_passed_by_a_base_behind_it(stream: Stream, serve: Any) -
     await served.reach(3)
     assert served.server.follower.served.base_number == 3
     await served.agrees(stream.reference)
+
+
+async def test_an_older_base_is_taken_where_the_newest_is_damaged(
+    stream: Stream, serve: Any
+) -> None:
+    for _ in range(3):
+        stream.publish()
+    stream.writer.compact()
+    last = stream.publish()
+    for file in (stream.folder / stream.identity).glob("base-000000000003/rows.*"):
+        file.write_bytes(file.read_bytes()[:-1] + b"\x00")
+
+    served = await serve(stream.folder)
+
+    await served.reach(last)
+    assert served.server.follower.served.base_number == 0
+    await served.agrees(stream.reference)
+
+
+async def test_a_damaged_base_of_another_stream_is_named(stream: Stream, serve: Any) -> None:
+    served = await serve(stream.folder)
+    await served.reach(0)
+    before = stream.reference.copy()
+    other = Stream(stream.folder.with_name("other"), seed=9)
+    other.begin(50)
+    shutil.copytree(other.folder / other.identity, stream.folder / other.identity)
+    (file,) = (stream.folder / other.identity).glob("base-*/rows.words.*")
+    content = file.read_bytes()
+    file.write_bytes(content[:-1])
+    shutil.copy(other.folder / "stream.json", stream.folder)
+
+    trouble = await trouble_of(served)
+
+    assert trouble["code"] == "integrity.base_damaged"
+    await served.agrees(before)
+    file.write_bytes(content)
+    await served.reach(0, other.identity)
+    await served.agrees(other.reference)
 
 
 @pytest.mark.parametrize("compacts", [True, False])
