@@ -280,6 +280,25 @@ async def test_memory_is_bounded(
     assert [path.name for path in tmp_path.iterdir()] == ["stream"]  # noqa: ASYNC240 (a few)
 
 
+async def test_without_room_for_a_base_no_further_change_is_applied(
+    stream: Stream, serve: Any, tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache"
+    served = await serve(stream.folder, memory=1 << 16, cache_dir=str(cache))
+    for _ in range(10):
+        last = stream.publish(stream.change(300))
+
+    trouble = await trouble_of(served)
+
+    assert "cache" in trouble["message"]
+    number = served.server.follower.served.number
+    assert number < last
+    await served.agrees(stream.history[number])
+    cache.mkdir()
+    await served.reach(last)
+    await served.agrees(stream.reference)
+
+
 async def test_a_moment_without_changes_makes_it_younger(stream: Stream, serve: Any) -> None:
     served = await serve(stream.folder)
     await served.reach(0)

@@ -9,6 +9,7 @@ import pytest
 from paramfleet.runner.__main__ import main as runner
 from paramfleet_coordinator.__main__ import main as coordinator
 from paramfleet_pserver.__main__ import main as pserver
+from paramfleet_serving.__main__ import main as serving
 from paramfleet_worker.__main__ import main
 from paramfleet_worker.app.commands.certs import certs
 from paramfleet_worker.app.commands.deltas import delta
@@ -25,7 +26,7 @@ def commands(command: click.Command) -> Iterator[tuple[str, click.Command]]:
 
 ALL = [
     named
-    for root in (main, runner, coordinator, pserver, certs, delta, tokens, doctor)
+    for root in (main, runner, coordinator, pserver, serving, certs, delta, tokens, doctor)
     for named in commands(root)
 ]
 
