@@ -285,8 +285,7 @@ async def test_without_room_for_a_base_no_further_change_is_applied(
 ) -> None:
     cache = tmp_path / "cache"
     served = await serve(stream.folder, memory=1 << 16, cache_dir=str(cache))
-    for _ in range(10):
-        last = stream.publish(stream.change(300))
+    last = [stream.publish(stream.change(300)) for _ in range(10)][-1]
 
     trouble = await trouble_of(served)
 
