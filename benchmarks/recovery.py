@@ -73,8 +73,8 @@ MOST_RESTARTS = 1_000_000
 
 PARTS = ("start", "join", "replay", "open", "return")
 
-_SYNC_STEPS = 200
-_SYNC = ("--sync", f"--steps={_SYNC_STEPS}", "--ids=4096", "--batch=256")
+_SYNC_STEPS, _TINY_SYNC_STEPS = 200, 80
+_SYNC = ("--sync", "--ids=4096", "--batch=256")
 """A job whose losses are the same in each run, whatever is killed."""
 
 _TINY = ("--ids=2048", "--batch=256")
@@ -226,11 +226,12 @@ def running(options: Sequence[str]) -> Iterator[RecoveringJob]:
             job.stop()
 
 
-def loss_gap(*, deaths: int) -> float:
+def loss_gap(*, deaths: int, steps: int) -> float:
     """Return by how much the losses of sync differ from those of a run without deaths.
 
     Args:
         deaths: Of pservers, in turns, each after some steps.
+        steps: Of each worker.
 
     Raises:
         ChildFailedError: if a job fails.
@@ -238,7 +239,7 @@ def loss_gap(*, deaths: int) -> float:
     found: list[list[float]] = []
     for kills in (0, deaths):
         with tempfile.TemporaryDirectory(prefix="fleet-") as folder:
-            job = RecoveringJob(Path(folder), _SYNC)
+            job = RecoveringJob(Path(folder), [*_SYNC, f"--steps={steps}"])
             try:
                 for number in range(kills):
                     job.wait_ready(WORKERS * (20 + 20 * number))
@@ -247,7 +248,7 @@ def loss_gap(*, deaths: int) -> float:
                 found.append(job.losses())
             finally:
                 job.stop()
-    assert len(found[0]) == len(found[1]) == WORKERS * _SYNC_STEPS, "each step has one"
+    assert len(found[0]) == len(found[1]) == WORKERS * steps, "each step has one"
     return max(abs(a - b) / abs(a) for a, b in zip(found[0], found[1], strict=True))
 
 
@@ -256,7 +257,8 @@ def measure(*, budget_s: float = BUDGET_S) -> Suite:
     quick = budget_s < QUICK_S
     begun, chance = time.perf_counter(), random.Random(1)
     kills: list[Kill] = []
-    gap = loss_gap(deaths=1 if quick else 4)
+    steps = _TINY_SYNC_STEPS if quick else _SYNC_STEPS
+    gap = Headline([loss_gap(deaths=1 if quick else 4, steps=steps)], WORKERS * steps)
     with running(_TINY if quick else ()) as job:
         job.wait_ready(16 if quick else 250)
         job.hold()
@@ -274,7 +276,7 @@ def measure(*, budget_s: float = BUDGET_S) -> Suite:
     return _suite(turns, kills, gap)
 
 
-def _suite(turns: Turns, kills: Sequence[Kill], gap: float) -> Suite:
+def _suite(turns: Turns, kills: Sequence[Kill], gap: Headline) -> Suite:
     totals = [kill.total_s for kill in kills]
     kept = turns.kept(kills)
 
@@ -289,13 +291,13 @@ def _suite(turns: Turns, kills: Sequence[Kill], gap: float) -> Suite:
             row("cpu_s until imported", [kill.start_cpu_s for kill in kept]),
             row("cpu_s until it served", [kill.open_cpu_s for kill in kept]),
             row("replayed_mb", [kill.replayed_mb for kill in kept]),
-            row("sync_loss_gap", [gap]),
+            row("sync_loss_gap", gap.values),
         ],
         headlines={
             "recovery_p50_s": turns.headline(totals, quantile=0.5),
             "recovery_p99_s": turns.headline(totals, quantile=0.99),
             "recovery_cpu_s": turns.headline([kill.open_cpu_s for kill in kills]),
-            "recovery_sync_loss_gap": Headline([gap], WORKERS * _SYNC_STEPS),
+            "recovery_sync_loss_gap": gap,
         },
         method=METHOD,
         turns={"kills": turns},
