@@ -269,9 +269,14 @@ class HostedGroup:
         if self.routes is not None:
             self.routes.give_up()
 
-    async def settle_readers(self) -> None:
-        """After a good end let readers have the last values; they have a moment for it."""
-        if self.routes is not None and self.session is not None and self.session.finished:
+    async def settle_readers(self, *, finished: bool = False) -> None:
+        """After a good end let readers have the last values; they have a moment for it.
+
+        Args:
+            finished: As of ``release``.
+        """
+        finished = finished or (self.session is not None and self.session.finished)
+        if self.routes is not None and finished:
             await self.routes.settle_readers()
 
     async def release(self, *, finished: bool = False) -> None:

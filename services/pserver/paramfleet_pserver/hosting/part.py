@@ -483,7 +483,7 @@ class Part:
         *works: asyncio.Task[None] | None,
         drain_s: float,
     ) -> None:
-        await hosted.settle_readers()
+        await hosted.settle_readers(finished=self._hoster.session.finished)
         await hosted.server.drain(drain_s)
         await hosted.server.close()
         for task in works:

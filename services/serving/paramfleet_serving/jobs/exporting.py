@@ -132,6 +132,8 @@ class Exporter:
                 try:
                     if await self._follow(feed, state):
                         ended = state.epoch
+                    if feed.has_ended and not self._plan.stays:
+                        return  # its registry may have gone with it
                 finally:
                     await feed.close()
         finally:

@@ -160,7 +160,8 @@ class JobFeed:
         """
         moment = datetime.now(UTC).timestamp()
         work = partial(self._read_changes, dense=dense)
-        results = await asyncio.gather(*map(work, self._servers), return_exceptions=True)
+        training = [server for server in self._servers if not server.has_ended]
+        results = await asyncio.gather(*map(work, training), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
                 raise result
