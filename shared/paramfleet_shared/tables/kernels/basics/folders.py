@@ -13,7 +13,7 @@ __all__ = ["cache_folders", "kernel_sources"]
 def kernel_sources() -> tuple[Path, ...]:
     """Return the files of every kernel's source, and of the formulas they are made of."""
     here = Path(__file__).parents[1]
-    folders = (here, here.parent / "rules")
+    folders = (here, here.parent / "rules", here.parent / "disk" / "kernels")
     return tuple(path for folder in folders for path in sorted(folder.rglob("*.py")))
 
 

@@ -1,0 +1,90 @@
+"""Which rows stay in memory: a clock's hand, a filter of keys seen, a sketch of counts."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paramfleet_shared.tables.kernels.basics.compiled import inlined, kernel
+from paramfleet_shared.tables.kernels.basics.hashing import mix
+
+__all__ = ["LINES", "MOST_COUNT", "count_seen", "counts_of", "halve", "note_seen", "sweep_hand"]
+
+LINES = 4
+"""Of a sketch."""
+MOST_COUNT = 15
+
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+
+
+@kernel
+def sweep_hand(
+    bits: NDArray[np.uint8], live: NDArray[np.uint8], hand: int, victims: NDArray[np.int64]
+) -> int:
+    """Choose slots that weren't touched since the hand came by last; return where it stands.
+
+    There must be as many live slots as ``victims`` is long; those that are chosen aren't live
+    any more.
+    """
+    num = 0
+    while num < victims.size:
+        if live[hand]:
+            if bits[hand]:
+                bits[hand] = 0
+            else:
+                victims[num] = hand
+                live[hand] = 0
+                num += 1
+        hand += 1
+        if hand == bits.size:
+            hand = 0
+    return hand
+
+
+@kernel
+def note_seen(
+    door: NDArray[np.uint8], keys: NDArray[np.uint64], was_seen: NDArray[np.bool_]
+) -> int:
+    """Note keys in a filter, whose size is a power of 2; return how many are new to it."""
+    new, mask = 0, np.uint64(door.size - 1)
+    for i in range(keys.size):
+        at = mix(keys[i] ^ _STEP) & mask
+        was_seen[i] = door[at] != 0
+        new += door[at] == 0
+        door[at] = 1
+    return new
+
+
+@inlined
+def _place(key: Any, line: Any, width: Any) -> Any:
+    return np.int64(mix(key + np.uint64(line + 1) * _STEP) & np.uint64(width - 1))
+
+
+@kernel
+def count_seen(sketch: NDArray[np.uint8], keys: NDArray[np.uint64]) -> None:
+    """Count keys in a sketch, uint8 [LINES, a power of 2], up to ``MOST_COUNT``."""
+    for i in range(keys.size):
+        for line in range(LINES):
+            at = _place(keys[i], line, sketch.shape[1])
+            if sketch[line, at] < MOST_COUNT:
+                sketch[line, at] += 1
+
+
+@kernel
+def counts_of(
+    sketch: NDArray[np.uint8], keys: NDArray[np.uint64], out: NDArray[np.uint8]
+) -> None:
+    """Put the count of each key to ``out``: none too low."""
+    for i in range(keys.size):
+        least = np.uint8(255)
+        for line in range(LINES):
+            least = min(least, sketch[line, _place(keys[i], line, sketch.shape[1])])
+        out[i] = least
+
+
+@kernel
+def halve(sketch: NDArray[np.uint8]) -> None:
+    """Halve all counts."""
+    for line in range(LINES):
+        for at in range(sketch.shape[1]):
+            sketch[line, at] >>= 1

@@ -1,0 +1,498 @@
+"""Cold rows of a table on disk: read by batches of keys, put and removed through a log.
+
+What is put goes to the end of a log, and only its key stays in memory. Merges bring logged rows
+into pages that the hash of the key addresses: a cold row takes no memory. ``put`` and
+``remove`` are acknowledged when they return: a process that is killed then loses nothing of
+them. ``sync`` returns when the disk has them, too, so that the machine may fail.
+"""
+
+import contextlib
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paramfleet_shared.system.clock import Clock, SystemClock
+from paramfleet_shared.tables.disk.access.system import System, lock_folder
+from paramfleet_shared.tables.disk.access.transfers import Engine, Transfers
+from paramfleet_shared.tables.disk.access.waits import Deadline
+from paramfleet_shared.tables.disk.errors import (
+    TierChangedError,
+    TierClosedError,
+    TierFolderError,
+)
+from paramfleet_shared.tables.disk.kernels.pages import FOUND
+from paramfleet_shared.tables.disk.log.logged import UNKNOWN
+from paramfleet_shared.tables.disk.log.segments import PUT, REMOVE
+from paramfleet_shared.tables.disk.log.writeahead import WriteAhead
+from paramfleet_shared.tables.disk.measuring import measure
+from paramfleet_shared.tables.disk.merging import InMemory, merge_into
+from paramfleet_shared.tables.disk.pages.files import PageFiles
+from paramfleet_shared.tables.disk.pages.header import TierState
+from paramfleet_shared.tables.disk.pages.lookups import Answers, Lookups
+from paramfleet_shared.tables.disk.pages.rebuilding import Pages
+from paramfleet_shared.tables.memory.shapes import check_array
+from paramfleet_shared.tables.rows.layout import RowLayout
+
+__all__ = ["DiskTier", "TierOptions", "TierStats"]
+
+MAX_ROW_BYTES = 1 << 14
+"""A page of 64 KiB holds three such rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierOptions:
+    """How a tier works."""
+
+    memory_bytes: int = 128 << 20
+    """For the keys in the log; half of them may wait while the other half is merged."""
+    engine: Engine = "auto"
+    clock: Clock = field(default_factory=SystemClock)
+    system: System = field(default_factory=System)
+
+
+@dataclass(frozen=True, slots=True)
+class TierStats:
+    """What a tier has, and what it has done since it was opened."""
+
+    engine: str
+    """``ring`` or ``threads``."""
+    engine_reason: str
+    """Why there is no ring."""
+    is_direct: bool
+    """Whether reads of pages bypass the system's page cache."""
+    merged_rows: int
+    """On pages; rows in the log may be newer ones of the same keys."""
+    logged_keys: int
+    log_bytes: int
+    pages: int
+    page_bytes: int
+    overflow_pages: int
+    file_bytes: int
+    memory_bytes: int
+    """Of the keys in the log."""
+    reads_per_s: float
+    bytes_per_s: float
+    """What the disk can do, as measured when the tier was opened."""
+    gap: int
+    """Pages read across."""
+    page_requests: int
+    second_reads: int
+    """Keys for which an overflow page was read."""
+    is_merging: bool
+    batches: int
+    """Of pages that were replaced, since there is the tier."""
+
+
+class DiskTier:
+    """Rows of one table, or of a part of it, in a folder. One thread uses it.
+
+    Rows are the bits of all columns, in words of 32 bits, as ``RowLayout`` places them: W of
+    them. n = keys of a call.
+
+    Args:
+        folder: Made if it isn't there; for this tier alone.
+        layout: The columns; those of a folder that has rows already.
+        options: How it works.
+
+    Raises:
+        TierInUseError: if the folder is open elsewhere.
+        TierFolderError: if it holds other rows, or can't be used.
+        TierDamagedError: if what is there isn't what was written.
+        TierReadError: if it can't be read.
+        TierFullError: if there is no room for a new tier.
+        TierFailedError: if what a crash left can't be finished.
+    """
+
+    def __init__(
+        self, folder: Path, layout: RowLayout, options: TierOptions | None = None
+    ) -> None:
+        self._options = TierOptions() if options is None else options
+        if not 0 < layout.row_bytes <= MAX_ROW_BYTES:
+            reason = f"a row has {layout.row_bytes:,} bytes, and 1 to {MAX_ROW_BYTES:,} can be"
+            raise TierFolderError(path=str(folder), reason=reason)
+        self._folder = folder
+        self._pitch = layout.row_bytes // 4
+        self._changes = 0
+        self._merge: Iterator[None] | None = None
+        self._lock = lock_folder(folder)
+        self._transfers: Transfers | None = None
+        self._files: PageFiles | None = None
+        self._log: WriteAhead | None = None
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.close)
+            try:
+                self._open(layout)
+            except OSError as error:
+                raise TierFolderError(path=str(folder), reason=str(error.strerror)) from error
+            stack.pop_all()
+
+    def _open(self, layout: RowLayout) -> None:
+        """Open the pages and the log.
+
+        Raises:
+            TierFolderError: if the folder holds other rows.
+            TierDamagedError: if what is there isn't what was written.
+            TierReadError: if it can't be read.
+            TierFullError: if there is no room for a new tier.
+            TierFailedError: if what a crash left can't be finished.
+            OSError: if the system refuses.
+        """
+        options = self._options
+        self._transfers = transfers = Transfers(options.engine)
+        fresh = TierState.new(layout, secrets.randbits(63))
+        files = PageFiles(self._folder, fresh, transfers, options.system)
+        self._files = files
+        self._pages = Pages(files)
+        self._lookups = Lookups(files)
+        self._speed = measure(files, transfers, options.clock)
+        self._lookups.gap = self._speed.gap(files.state.page_bytes)
+        self._log = WriteAhead(
+            self._folder, files.state, transfers, options.system, options.memory_bytes
+        )
+
+    # Reading.
+
+    def read(
+        self, keys: NDArray[np.uint64], *, limit_s: float | None = None
+    ) -> tuple[NDArray[np.bool_], NDArray[np.uint32]]:
+        """Return which keys have a row, and the rows: bool [n] and uint32 [n, W].
+
+        The row of a key without one is zeros.
+
+        Args:
+            keys: uint64 [n], in any order; a key may occur many times.
+            limit_s: Seconds after which nothing more is read; None for no limit.
+
+        Raises:
+            RowShapeError: if ``keys`` are not uint64 [n].
+            TierReadError: if a disk refuses.
+            TierDamagedError: if a page isn't what was written.
+            TierLateError: if it takes longer than ``limit_s``.
+            TierClosedError: if the tier is closed.
+            TierFailedError: if a disk has refused to write before.
+        """
+        files, log = self._ready()
+        check_array(keys, np.uint64, (-1,), table=self._name)
+        deadline = None
+        if limit_s is not None:
+            deadline = Deadline(self._options.clock, limit_s, self._folder)
+        answers = Answers(
+            np.zeros(keys.size, np.int64), np.zeros((keys.size, files.form.pitch), np.uint32)
+        )
+        rest = np.arange(keys.size)
+        for part in log.parts:  # the newest first
+            if not part.num_keys:
+                continue
+            places = part.find(keys[rest])
+            here = places >= 0
+            log.read(part, places[here], rest[here], answers.rows)
+            answers.found[rest[here]] = FOUND
+            rest = rest[places == UNKNOWN]
+        self._lookups.find(keys[rest], rest, answers, deadline)
+        return answers.found == FOUND, answers.rows
+
+    def iterate(self) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.uint32]]]:
+        """Yield all rows, in the order of pages: keys uint64 [n] and rows uint32 [n, W].
+
+        What is in the log and not on a page comes last.
+
+        Raises:
+            TierReadError: if a disk refuses.
+            TierDamagedError: if a page isn't what was written.
+            TierChangedError: if rows are changed or merged meanwhile.
+            TierClosedError: if the tier is closed.
+            TierFailedError: if a disk has refused to write before.
+        """
+        files, log = self._ready()
+        number = self._changes
+        unseen = [np.ones(part.num_keys, np.bool_) for part in log.parts]
+        total, most = files.state.pages, self._pages.most
+        for first in range(0, total, most):
+            keys, rows = self._pages.rows_of(np.arange(first, min(total, first + most)))
+            stays = log.overlay(keys, rows, unseen)
+            yield keys[stays], rows[stays]
+            self._ready()
+            if self._changes != number:
+                raise TierChangedError(path=str(self._folder))
+        for keys, rows in log.rest(unseen):
+            yield keys, rows
+            self._ready()
+            if self._changes != number:
+                raise TierChangedError(path=str(self._folder))
+
+    # Changing.
+
+    def put(self, keys: NDArray[np.uint64], rows: NDArray[np.uint32]) -> None:
+        """Take rows, in one record of the log: all of them, or none.
+
+        May merge for a while, when there are too many keys in the log.
+
+        Args:
+            keys: uint64 [n]; of a key that is there twice, the last row counts.
+            rows: uint32 [n, W].
+
+        Raises:
+            RowShapeError: if an array has another shape or type.
+            TierFullError: if there is no room; nothing was changed.
+            TierFailedError: if a disk refuses to write.
+            TierReadError: if a merge can't read; nothing was changed.
+            TierDamagedError: if a merge finds a damaged page.
+            TierClosedError: if the tier is closed.
+        """
+        check_array(keys, np.uint64, (-1,), table=self._name)
+        check_array(rows, np.uint32, (keys.size, self._pitch), table=self._name)
+        self._append(PUT, np.ascontiguousarray(keys), np.ascontiguousarray(rows))
+
+    def remove(self, keys: NDArray[np.uint64]) -> None:
+        """Remove the rows of keys, in one record of the log; those without one are passed over.
+
+        Args:
+            keys: uint64 [n].
+
+        Raises:
+            RowShapeError: if ``keys`` are not uint64 [n].
+            TierFullError: if there is no room; nothing was changed.
+            TierFailedError: if a disk refuses to write.
+            TierReadError: if a merge can't read; nothing was changed.
+            TierDamagedError: if a merge finds a damaged page.
+            TierClosedError: if the tier is closed.
+        """
+        check_array(keys, np.uint64, (-1,), table=self._name)
+        self._append(REMOVE, np.ascontiguousarray(keys), None)
+
+    def _append(
+        self, kind: int, keys: NDArray[np.uint64], rows: NDArray[np.uint32] | None
+    ) -> None:
+        """Log a record, and merge before if that has to be.
+
+        Raises:
+            TierFullError: if there is no room; nothing was changed.
+            TierFailedError: if a disk refuses to write.
+            TierReadError: if a merge can't read; nothing was changed.
+            TierDamagedError: if a merge finds a damaged page.
+            TierClosedError: if the tier is closed.
+        """
+        _, log = self._ready()
+        if not keys.size:
+            return
+        if not log.has_room(keys.size):
+            while self._merge is not None and self._step():
+                pass
+            self._begin_merge()
+        log.append(kind, keys, rows)
+        self._changes += 1
+
+    def sync(self) -> None:
+        """Wait until the disk has everything that was put and removed.
+
+        Raises:
+            TierFailedError: if it refuses: nobody knows what of it is there.
+            TierClosedError: if the tier is closed.
+        """
+        _, log = self._ready()
+        log.sync()
+
+    # Merging.
+
+    @property
+    def wants_merge(self) -> bool:
+        """Return whether a merge is under way, or should be begun, with ``merge_step``."""
+        _, log = self._ready()
+        return self._merge is not None or log.is_half_full
+
+    def merge_step(self) -> bool:
+        """Merge for some ten milliseconds of disk; begin if no merge is under way.
+
+        Returns:
+            Whether the merge goes on.
+
+        Raises:
+            TierFullError: if there is no room; nothing is lost, and it can be begun again.
+            TierFailedError: if a disk refuses to write.
+            TierReadError: if a disk refuses.
+            TierDamagedError: if a page isn't what was written.
+            TierClosedError: if the tier is closed.
+        """
+        self._ready()
+        self._changes += 1
+        self._begin_merge()
+        return self._step()
+
+    def merge(self) -> None:
+        """Bring everything that is in the log by now into the pages.
+
+        Raises:
+            TierFullError: if there is no room; nothing is lost.
+            TierFailedError: if a disk refuses to write.
+            TierReadError: if a disk refuses.
+            TierDamagedError: if a page isn't what was written.
+            TierClosedError: if the tier is closed.
+        """
+        _, log = self._ready()
+        while self._merge is not None and self.merge_step():
+            pass
+        if log.parts[0].num_keys or len(log.parts) > 1:
+            while self.merge_step():
+                pass
+
+    def _begin_merge(self) -> None:
+        """Begin a merge of what is in the log, if none is under way.
+
+        Raises:
+            TierFullError: if there is no room for a new segment.
+            TierFailedError: if a disk refuses to write.
+        """
+        if self._merge is None:
+            files, log = self._ready()
+            source = log.freeze(files.state)
+            self._merge = merge_into(files, self._pages, self._lookups, source)
+
+    def _step(self) -> bool:
+        """Do a step of the merge; return whether there are more.
+
+        Raises:
+            TierFullError: if there is no room; nothing is lost.
+            TierFailedError: if a disk refuses to write.
+            TierReadError: if a disk refuses.
+            TierDamagedError: if a page isn't what was written.
+        """
+        _, log = self._ready()
+        merge, self._merge = self._merge, None  # after an error it is begun again
+        assert merge is not None
+        if next(merge, self) is not self:
+            self._merge = merge
+            return True
+        self._pages.note_merged(log.frozen_until)
+        log.forget_frozen()
+        return False
+
+    # Passes.
+
+    def write_back(self, keys: NDArray[np.uint64], rows: NDArray[np.uint32]) -> None:
+        """Bring many rows into the pages at once, sorted by page, without the log.
+
+        Everything in the log is merged first. A crash meanwhile leaves some of the rows and
+        not others; when it returns, the disk has all of them.
+
+        Args:
+            keys: uint64 [n], each once.
+            rows: uint32 [n, W].
+
+        Raises:
+            RowShapeError: if an array has another shape or type.
+            TierFullError: if there is no room; some of the rows may have been taken.
+            TierFailedError: if a disk refuses to write.
+            TierReadError: if a disk refuses.
+            TierDamagedError: if a page isn't what was written.
+            TierClosedError: if the tier is closed.
+        """
+        check_array(keys, np.uint64, (-1,), table=self._name)
+        check_array(rows, np.uint32, (keys.size, self._pitch), table=self._name)
+        self.merge()
+        files, _ = self._ready()
+        self._changes += 1
+        for _ in merge_into(files, self._pages, self._lookups, InMemory(keys, rows)):
+            pass
+
+    def sweep(
+        self,
+        change: Callable[[NDArray[np.uint64], NDArray[np.uint32]], NDArray[np.bool_]],
+    ) -> int:
+        """Go through all rows in the order of pages, and write those back that change.
+
+        Everything in the log is merged first. A crash meanwhile leaves some pages changed and
+        not others.
+
+        Args:
+            change: Gets keys uint64 [n] and rows uint32 [n, W], changes rows in place, and says
+                of which: bool [n].
+
+        Returns:
+            How many rows were changed.
+
+        Raises:
+            TierFullError: if there is no room; some of the pages may have been changed.
+            TierFailedError: if a disk refuses to write.
+            TierReadError: if a disk refuses.
+            TierDamagedError: if a page isn't what was written.
+            TierClosedError: if the tier is closed.
+        """
+        self.merge()
+        files, _ = self._ready()
+        self._changes += 1
+        num, total, most = 0, files.state.pages, self._pages.most
+        for first in range(0, total, most):
+            num += self._pages.sweep(np.arange(first, min(total, first + most)), change)
+        return num
+
+    # The rest.
+
+    def stats(self) -> TierStats:
+        """Return what there is, and what was done.
+
+        Raises:
+            TierClosedError: if the tier is closed.
+            TierFailedError: if a disk has refused to write before.
+        """
+        files, log = self._ready()
+        state, transfers = files.state, self._transfers
+        assert transfers is not None
+        return TierStats(
+            engine=transfers.engine,
+            engine_reason=transfers.reason,
+            is_direct=files.is_direct,
+            merged_rows=state.rows,
+            logged_keys=sum(part.num_keys for part in log.parts),
+            log_bytes=log.num_bytes,
+            pages=state.pages,
+            page_bytes=state.page_bytes,
+            overflow_pages=state.overflow_pages,
+            file_bytes=files.num_bytes + log.num_bytes,
+            memory_bytes=sum(part.num_bytes for part in log.parts),
+            reads_per_s=self._speed.reads_per_s,
+            bytes_per_s=self._speed.bytes_per_s,
+            gap=self._lookups.gap,
+            page_requests=files.num_requests,
+            second_reads=self._lookups.num_seconds,
+            is_merging=self._merge is not None,
+            batches=state.batch,
+        )
+
+    def close(self) -> None:
+        """Close the files; idempotent. What was acknowledged stays, but not for a power cut."""
+        self._merge = None
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+        if self._files is not None:
+            self._files.close()
+            self._files = None
+        if self._transfers is not None:
+            self._transfers.close()
+            self._transfers = None
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    @property
+    def _name(self) -> str:
+        return f"the rows in {self._folder}"
+
+    def _ready(self) -> tuple[PageFiles, WriteAhead]:
+        """Return the files, if they can be used.
+
+        Raises:
+            TierClosedError: if they are closed.
+            TierFailedError: if a disk has refused to write before.
+        """
+        if self._files is None or self._log is None:
+            raise TierClosedError(path=str(self._folder))
+        failure = self._files.failure or self._log.failure
+        if failure is not None:
+            raise failure
+        return self._files, self._log

@@ -1,0 +1,52 @@
+"""Compile what a tier on disk needs: ``python -m paramfleet_shared.tables.disk.warming``.
+
+Beside ``paramfleet_shared.tables.warm``, which every process runs: most tables have no tier.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from paramfleet_shared.tables.disk.admission import SecondTouch, TinyLfu
+from paramfleet_shared.tables.disk.tier import DiskTier, TierOptions
+from paramfleet_shared.tables.kernels.basics.readiness import alone
+from paramfleet_shared.tables.rows.layout import VALUE, ColumnSpec, RowLayout
+
+__all__ = ["main", "warm_disk"]
+
+
+def warm_disk() -> None:
+    """Compile what a tier needs, or load it from the cache; idempotent.
+
+    It writes a tier of a few rows to the folder for temporary files.
+    """
+    layout = RowLayout((ColumnSpec(VALUE, 1),))
+    keys, rows = np.arange(3, dtype=np.uint64), np.zeros((3, 1), np.uint32)
+    with tempfile.TemporaryDirectory(prefix="paramfleet-tier-") as folder:
+        for engine in ("auto", "threads"):
+            tier = DiskTier(Path(folder), layout, TierOptions(engine=engine))
+            tier.put(keys, rows)
+            tier.read(keys)
+            tier.merge()
+            tier.read(keys)
+            list(tier.iterate())
+            tier.close()
+    slots = np.arange(2)
+    for policy in (SecondTouch(2), TinyLfu(2)):
+        policy.place(slots)
+        policy.touch(keys[:2], slots)
+        policy.decide(keys, keys)
+    TinyLfu(0).touch(keys, np.full(3, -1))
+
+
+def main() -> None:
+    """Compile what this machine lacks, one process at a time."""
+    with alone():
+        warm_disk()
+    sys.stdout.write("the kernels of the tier on disk are compiled\n")
+
+
+if __name__ == "__main__":
+    main()
