@@ -60,7 +60,7 @@ class CrashingSystem(System):
 
     def write(self, file: int, parts: Sequence[Buffer], offset: int) -> None:
         whole = b"".join(bytes(part) for part in parts)
-        self._unsynced.append((file, offset, os.pread(file, len(whole), offset)))
+        self._note(file, offset, len(whole))
         if self._is_end():
             whole = whole[: int(self._rng.integers(0, len(whole) + 1))]
             os.pwrite(file, whole, offset)
@@ -74,7 +74,7 @@ class CrashingSystem(System):
         extents: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]],
     ) -> None:
         for offset, size in zip(extents[0].tolist(), extents[1].tolist(), strict=True):
-            self._unsynced.append((file, offset, os.pread(file, size, offset)))
+            self._note(file, offset, size)
         if self._is_end():
             some = np.flatnonzero(self._rng.random(extents[0].size) < 0.5)
             offsets, sizes, addresses = (each[some] for each in extents)
@@ -98,6 +98,11 @@ class CrashingSystem(System):
         if self._is_end():
             self._crash()
         super().remove(path)
+
+    def _note(self, file: int, offset: int, size: int) -> None:
+        """Remember what a write changes; a file that it makes longer had zeros there."""
+        before = os.pread(file, size, offset).ljust(size, b"\0")
+        self._unsynced.append((file, offset, before))
 
     def _is_end(self) -> bool:
         self.calls += 1
