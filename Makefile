@@ -14,6 +14,7 @@ DATA = flights
 DATA_DIR = $(PARAMFLEET_DATA)
 ONLY =
 QUICK =
+DAYS =
 
 CODE = client shared services tests deploy examples models benchmarks scripts
 EXAMPLE = examples/wide_and_deep/train.py
@@ -22,13 +23,15 @@ EXAMPLE = examples/wide_and_deep/train.py
 # (before 4.4 `make -C` does nevertheless, without -s).
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help install demo census test check lint unit docs bench bench-paddle bench-localsgd compose-test clean
+.PHONY: help install demo online census test check lint unit docs bench bench-paddle bench-localsgd compose-test clean
 
 help:
 	@echo 'make install                 make $(VENV) and install paramfleet with its examples'
 	@echo 'make demo                    train wide and deep on this machine; the last line is JSON'
 	@echo '     MODE=sync|async|geo|gpubox SERVERS=2 WORKERS=2 EPOCHS=2 DATA=flights'
 	@echo '     MODEL=wide_deep|two_tower|dlrm'
+	@echo 'make online                  train day by day, and serve the model meanwhile; 4 minutes'
+	@echo '     DAYS=365'
 	@echo 'make census DATA_DIR=FOLDER  the same on the census, read from FOLDER'
 	@echo 'make test                    every test, with branch coverage'
 	@echo 'make check                   format, lint, types, layers and unit tests; under 3 minutes'
@@ -52,6 +55,10 @@ demo:
 	@$(BIN)/paramfleet launch --server_num=$(SERVERS) --worker_num=$(WORKERS) \
 		$(EXAMPLE) --mode $(MODE) --model $(MODEL) --data $(DATA) \
 		$(if $(DATA_DIR),--data_dir '$(DATA_DIR)') $(if $(EPOCHS),--epochs $(EPOCHS))
+
+online:
+	@sh scripts/install.sh
+	@$(BIN)/python examples/online/live.py $(if $(DAYS),--days $(DAYS))
 
 census: DATA = census
 census: demo

@@ -33,6 +33,7 @@ __all__ = [
     "flight_files",
     "known_before_departure",
     "load_flights",
+    "read_flights",
 ]
 
 AFTER_DEPARTURE = frozenset({"dep_time", "dep_delay", "arr_time", "arr_delay", "air_time"})
@@ -110,6 +111,24 @@ def flight_files() -> Path:
 
 def load_flights(folder: Path) -> Dataset:
     """Read the tables in ``folder`` and return the examples. Takes some seconds."""
+    features, labels = read_flights(folder)
+    train_rows, test_rows = _split(len(features))
+    examples = Examples(
+        wide_ids=field_ids(features, WIDE_FIELDS),
+        deep_ids=field_ids(features, DEEP_FIELDS),
+        dense=standardised(features[list(DENSE_COLUMNS)], train_rows),
+        labels=labels,
+    )
+    return Dataset(train=examples.take(train_rows), test=examples.take(test_rows))
+
+
+def read_flights(folder: Path) -> tuple[pd.DataFrame, NDArray[np.float32]]:
+    """Read the tables in ``folder``: what is known before departure, and what came of it.
+
+    Returns:
+        The features of each flight that arrived, as ``known_before_departure`` has them, and
+        whether it was late, float32 ``[flights]``.
+    """
     columns = [*TIMETABLE, "arr_delay"]
     flights = pd.read_csv(folder / "flights.csv.zip", usecols=columns)
     weather = pd.read_csv(
@@ -123,15 +142,7 @@ def load_flights(folder: Path) -> Dataset:
     features = known_before_departure(flights.drop(columns="arr_delay"), weather, planes)
     features = features[arrived.to_numpy()].reset_index(drop=True)
     labels = (flights.loc[arrived, "arr_delay"] > LATE_MINUTES).to_numpy().astype(np.float32)
-
-    train_rows, test_rows = _split(len(features))
-    examples = Examples(
-        wide_ids=field_ids(features, WIDE_FIELDS),
-        deep_ids=field_ids(features, DEEP_FIELDS),
-        dense=standardised(features[list(DENSE_COLUMNS)], train_rows),
-        labels=labels,
-    )
-    return Dataset(train=examples.take(train_rows), test=examples.take(test_rows))
+    return features, labels
 
 
 def known_before_departure(

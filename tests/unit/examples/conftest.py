@@ -15,6 +15,7 @@ __all__ = ["pytest_runtest_protocol", "pytest_sessionfinish"]
 CHECKOUT = Path(__file__).parents[3]
 
 sys.path.insert(0, str(CHECKOUT / "examples" / "wide_and_deep"))
+sys.path.insert(0, str(CHECKOUT / "examples" / "online"))
 
 
 @pytest.fixture
