@@ -254,6 +254,7 @@ class Cluster:
         self._stack = stack
         self.placement = Placement(endpoints=("",), num_shards=1)
         self.routes: list[Routes] = []
+        self.servers: list[RpcServer] = []
 
     async def start(
         self,
@@ -297,6 +298,7 @@ class Cluster:
                 clock=CLOCK,
                 faults=faults,
             )
+            self.servers.append(server)
             endpoints.append(f"127.0.0.1:{await server.start('127.0.0.1')}")
             self._stack.push_async_callback(server.close)
         self.placement = Placement(endpoints=tuple(endpoints), num_shards=num_shards)

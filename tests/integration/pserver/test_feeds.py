@@ -10,9 +10,12 @@ import pytest
 from tests.integration.pserver.following import until
 
 from paramfleet_pserver.following import feed, feeds
+from paramfleet_serving.jobs.feed import JobFeed
 from paramfleet_shared.errors.following import FeedOverError, TooManyReadersError
 from paramfleet_shared.errors.served import TablesNotDeclaredError, UnknownTableError
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message
+from paramfleet_shared.settings.config import JobSettings
+from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
 from paramfleet_shared.testing.patience import LATE_S
 
@@ -256,6 +259,37 @@ async def test_at_the_end_readers_that_ask_get_all_and_others_are_not_waited_for
     assert answer.fields["last"]
     assert answer.tensors["0.ids"].tolist() == [5]
     assert answer.tensors["dense.0"].tolist() == (await worker.pull("dense_0")).tolist()
+
+
+async def test_a_pserver_that_gave_its_last_answer_is_asked_no_more(
+    start_servers: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeds, "SETTLE_S", LATE_S)
+    monkeypatch.setattr(feeds, "ASKS_S", LATE_S)
+    cluster = await start_servers(2)
+    worker = cluster.worker()
+    await worker.declare(ROWS, DENSE)
+    settings = JobSettings(insecure=True)
+    reading = JobFeed(
+        cluster.placement, reader="reader", settings=settings, clock=SystemClock()
+    )
+    await reading.begin()
+    settling = asyncio.get_running_loop().create_task(cluster.routes[0].settle_readers())
+    await asyncio.sleep(0)
+    await reading.changes(dense=False)
+    await settling
+    await worker.push({"rows": ones(range(200)), "dense_0": np.ones(6, np.float32)})
+    await cluster.servers[0].close()
+
+    settling = asyncio.get_running_loop().create_task(cluster.routes[1].settle_readers())
+    await asyncio.sleep(0)
+    change = await reading.changes(dense=False)
+    await settling
+
+    assert reading.has_ended
+    assert len(change.tables["rows"].ids) > 0
+    assert change.dense.keys() == {"a.weight", "a.bias"}
+    await reading.close()
 
 
 async def test_silent_readers_are_forgotten(

@@ -152,6 +152,8 @@ class JobFeed:
     async def changes(self, *, dense: bool) -> Change:
         """Return what changed since the last time; after an error what came is in the next.
 
+        A pserver that has given its last answer may be gone, and isn't asked.
+
         Args:
             dense: Whether dense tables are asked for, too.
 
