@@ -8,6 +8,7 @@ that asks the server. The last line on standard output is one JSON object with t
 
 import json
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -52,11 +53,15 @@ class Result:
     """What a run came to, in the order it is printed."""
 
     next_day_auc: float
-    """Of all days behind the warm-up, each scored before it was trained."""
+    """Of all flights behind the warm-up, each scored before its day was trained."""
+    next_day_auc_by_day: float
+    """The mean of each day's own."""
     next_day_auc_same_days: float | None
     """The same, of the days of ``retrained_auc`` alone."""
+    next_day_auc_same_days_by_day: float | None
     retrained_auc: float | None
     """Of some days, each scored by a model that was trained from scratch on all days before."""
+    retrained_auc_by_day: float | None
     retrained_days: list[int]
     served_age_p99_s: float
     deltas: int
@@ -67,7 +72,7 @@ class Result:
     lookup_errors: int
     served_is_equal: bool
     """Whether the served model's logits of the last day are the job's, to the bit."""
-    served_is_equal_after_s: float
+    served_is_equal_after_s: float | None
     """Seconds from the job's end until they were."""
     served_slowdown: float | None
     """Steps/s of the first days without a server and who asks it, over those with them."""
@@ -101,23 +106,21 @@ def online(num_days: int, num_retrained: int, log_dir: Path) -> Result:
         folder = Path(name)
         days.write(folder / "days.npz")
         followed = train_and_serve(days, folder, log_dir)
-        rows, logits = scores_of(folder)
+        online_scores = scores_of(folder, len(days.examples))
         slowdown = None
         if num_days > ALONE_DAYS:
             alone = train_alone(ALONE_DAYS, folder, log_dir)
             slowdown = _rate(alone[-1]) / _rate(followed.lines[ALONE_DAYS - 1])
         retrained_days = _spread(warm_up, num_days, num_retrained)
-        retrained = retrain(retrained_days, folder)
-    same = np.concatenate([days.rows(day) for day in retrained_days] or [np.empty(0, int)])
-    labels = days.examples.labels
+        retrained = retrain(retrained_days, days, folder)
+    whole, same = [*range(warm_up, num_days)], retrained_days
     return Result(
-        next_day_auc=auc_of(logits, labels[rows]),
-        next_day_auc_same_days=(
-            auc_of(logits[np.isin(rows, same)], labels[rows[np.isin(rows, same)]])
-            if retrained_days
-            else None
-        ),
-        retrained_auc=auc_of(retrained, labels[same]) if retrained_days else None,
+        next_day_auc=auc_over(days, whole, online_scores),
+        next_day_auc_by_day=mean_auc(days, whole, online_scores),
+        next_day_auc_same_days=auc_over(days, same, online_scores) if same else None,
+        next_day_auc_same_days_by_day=mean_auc(days, same, online_scores) if same else None,
+        retrained_auc=auc_over(days, same, retrained) if same else None,
+        retrained_auc_by_day=mean_auc(days, same, retrained) if same else None,
         retrained_days=[day + 1 for day in retrained_days],
         served_age_p99_s=followed.asked.age_p99,
         deltas=followed.changes,
@@ -125,7 +128,7 @@ def online(num_days: int, num_retrained: int, log_dir: Path) -> Result:
         lookups=len(followed.asked.ages),
         lookup_errors=len(followed.asked.errors),
         served_is_equal=followed.equal_after_s is not None,
-        served_is_equal_after_s=followed.equal_after_s or float("nan"),
+        served_is_equal_after_s=followed.equal_after_s,
         served_slowdown=slowdown,
         days=num_days,
         flights=len(days.examples),
@@ -227,8 +230,11 @@ def launched(
         stdout.close()
 
 
-def retrain(chosen: Sequence[int], folder: Path) -> NDArray[np.float32]:
-    """Train from scratch before each of some days, and return the logits of these days.
+def retrain(chosen: Sequence[int], days: Days, folder: Path) -> NDArray[np.float32]:
+    """Train from scratch before each of some days.
+
+    Returns:
+        float32 ``[flights]``: logits of these days' flights, NaN of all others.
 
     Raises:
         RuntimeError: A training failed.
@@ -243,17 +249,30 @@ def retrain(chosen: Sequence[int], folder: Path) -> NDArray[np.float32]:
         if sum(process.wait() != 0 for process in running):
             msg = "a training from scratch failed; see above"
             raise RuntimeError(msg)
-    scores = [np.load(folder / f"retrained-{day}.npy") for day in chosen]
-    return np.concatenate(scores or [np.empty(0, np.float32)])
+    scores = np.full(len(days.examples), np.nan, np.float32)
+    for day in chosen:
+        scores[days.rows(day)] = np.load(folder / f"retrained-{day}.npy")
+    return scores
 
 
-def scores_of(folder: Path) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Return the rows that all workers scored, in order, and their logits."""
-    parts = [np.load(file, allow_pickle=False) for file in sorted(folder.glob("scores-*.npz"))]
-    rows = np.concatenate([part["rows"] for part in parts])
-    logits = np.concatenate([part["logits"] for part in parts])
-    order = np.argsort(rows)
-    return rows[order], logits[order]
+def auc_over(days: Days, chosen: Sequence[int], scores: NDArray[np.float32]) -> float:
+    """Return the AUC of all flights of some days, whose scores are float32 ``[flights]``."""
+    rows = np.concatenate([days.rows(day) for day in chosen])
+    return auc_of(scores[rows], days.examples.labels[rows])
+
+
+def mean_auc(days: Days, chosen: Sequence[int], scores: NDArray[np.float32]) -> float:
+    """Return the mean of each day's own AUC, which levels of days don't change."""
+    return float(np.nanmean([auc_over(days, [day], scores) for day in chosen]))
+
+
+def scores_of(folder: Path, num_flights: int) -> NDArray[np.float32]:
+    """Return what all workers scored, float32 ``[flights]``; NaN of flights of the warm-up."""
+    scores = np.full(num_flights, np.nan, np.float32)
+    for file in folder.glob("scores-*.npz"):
+        with np.load(file, allow_pickle=False) as part:
+            scores[part["rows"]] = part["logits"]
+    return scores
 
 
 @contextmanager
@@ -294,7 +313,7 @@ def _rate(told: dict[str, Any]) -> float:
 @click.option(
     "--retrained",
     type=click.IntRange(0, 50),
-    default=5,
+    default=8,
     help="Days before which the model is trained from scratch, to compare.",
 )
 @click.option("--log_dir", type=click.Path(path_type=Path), default=Path("log"))
@@ -302,6 +321,8 @@ def main(days: int, retrained: int, log_dir: Path) -> None:
     """Train online, serve meanwhile, compare with training from scratch."""
     result = online(days, retrained, log_dir)
     print(json.dumps(asdict(result)), flush=True)
+    if not result.served_is_equal:
+        sys.exit("the served model isn't the job's")
 
 
 if __name__ == "__main__":
