@@ -19,6 +19,7 @@ from paramfleet.serving.remote.client import (
     ServedVersion,
 )
 from paramfleet.serving.remote.errors import (
+    LookupIdsError,
     RemoteOptionError,
     ServerAnswerError,
     ServerRefusedError,
@@ -34,6 +35,7 @@ __all__ = [
     "ExportError",
     "ExportMismatchError",
     "FoundRows",
+    "LookupIdsError",
     "RemoteEmbedding",
     "RemoteEmbeddingBag",
     "RemoteOptionError",

@@ -114,17 +114,22 @@ class ServedEmbedding(_Served):
         input: torch.Tensor,  # noqa: A002 - torch's name
         *,
         different: bool = False,
+        show: torch.Tensor | None = None,
+        click: torch.Tensor | None = None,
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """Return the rows of ids of any shape ``[...]`` as ``[..., D]``.
 
         Args:
             input: The ids.
+            show: Not looked at: what is served counts nothing.
+            click: The same.
             different: Return each row once instead, float [U, D], and which of them each id
                 has, int64 [...].
 
         Raises:
             IdError: on a dtype that isn't an id's, or a negative id.
         """
+        del show, click
         flat, padding = self._checked(input)
         if not different:
             return self._rows_of(flat, padding).view(*input.shape, self.embedding_dim)
@@ -165,17 +170,23 @@ class ServedEmbeddingBag(_Served):
         input: torch.Tensor,  # noqa: A002 - torch's name
         offsets: torch.Tensor | None = None,
         per_sample_weights: torch.Tensor | None = None,
+        *,
+        show: torch.Tensor | None = None,
+        click: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return one reduced row a bag, [B, D].
 
         Args:
             input: Ids [B, q / B] (every row a bag), or [q] with ``offsets``.
+            show: Not looked at: what is served counts nothing.
+            click: The same.
             offsets: Where each bag starts in a 1-d ``input``.
             per_sample_weights: One factor an id, shaped as ``input``; ``mode="sum"`` only.
 
         Raises:
             IdError: on a dtype that isn't an id's, or a negative id.
         """
+        del show, click
         flat, padding = self._checked(input)
         rows, count = self._rows_of(flat, padding), flat.shape[0]
         if offsets is None and torch.compiler.is_compiling():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from paramfleet_pserver.following import feed, feeds
 from paramfleet_serving.jobs.feed import JobFeed
 from paramfleet_shared.errors.following import FeedOverError, TooManyReadersError
 from paramfleet_shared.errors.served import TablesNotDeclaredError, UnknownTableError
+from paramfleet_shared.net.rpc.server import Request
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message
 from paramfleet_shared.settings.config import JobSettings
 from paramfleet_shared.system.clock import SystemClock
@@ -41,6 +43,10 @@ DENSE = TableSpec(
 
 def ones(ids: Any) -> tuple[np.ndarray, np.ndarray]:
     return np.asarray(ids, np.int64), np.ones((len(ids), DIM), np.float32)
+
+
+def asked(**fields: Any) -> Request:
+    return Request("feed", Message(fields=fields), "tests", None)
 
 
 class Reader:
@@ -74,16 +80,15 @@ class Reader:
                     of = {"table": table["spec"]["name"], "block": block}
                     answer = await self.ask("feed_rows", start=start, count=count, **of)
                     self.put(answer.tensors["ids"], answer.tensors["rows"])
-                    start, places = start + count, answer.fields["places"]
+                    start, places = answer.fields["next"], answer.fields["places"]
 
     def put(self, ids: Any, rows: Any) -> None:
         self.rows |= dict(zip(ids.tolist(), rows.tolist(), strict=True))
 
-    async def change(self, *, arrives: bool = True) -> bool:
+    async def change(self, *, arrives: bool = True, begins: bool = True) -> bool:
         """Ask what changed, and return whether that was all."""
-        answer = await self.ask(
-            "feed_changes", have=self.have, dense=self.marks, with_dense=True
-        )
+        fields = {"dense": self.marks, "with_dense": True, "begins": begins}
+        answer = await self.ask("feed_changes", have=self.have, **fields)
         if not arrives:
             return False
         for index, _ in enumerate(answer.fields["parts"]):
@@ -169,9 +174,9 @@ async def test_many_changes_come_in_several_answers(
     await reader.read_all()
     await worker.push({"rows": ones(range(500))}, step=1)
 
-    answers = 1
-    while not await reader.change():
-        answers += 1
+    answers, is_all = 1, await reader.change()
+    while not is_all:
+        answers, is_all = answers + 1, await reader.change(begins=False)
 
     assert answers >= 500 // 40
     await assert_same(worker, reader, range(500))
@@ -185,7 +190,7 @@ async def test_a_row_comes_as_it_is_and_an_unchanged_dense_table_does_not(
     for step in range(5):
         await worker.push({"rows": ones([5])}, step=step)
 
-    fields = {"have": reader.have, "dense": reader.marks, "with_dense": True}
+    fields = {"have": reader.have, "dense": reader.marks, "with_dense": True, "begins": True}
     answer = await reader.ask("feed_changes", **fields)
 
     assert answer.fields["dense"] == []
@@ -253,7 +258,12 @@ async def test_at_the_end_readers_that_ask_get_all_and_others_are_not_waited_for
 
     settling = asyncio.get_running_loop().create_task(cluster.routes[0].settle_readers())
     await asyncio.sleep(0)
-    answer = await reader.ask("feed_changes", have=reader.have, dense=reader.marks)
+    fields = {"have": reader.have, "dense": reader.marks, "begins": True}
+    await reader.ask("feed_changes", **fields)
+    await asyncio.sleep(0.05)
+    assert not settling.done(), "the answer may not have come"
+    answer = await reader.ask("feed_changes", **fields)
+    await reader.ask("feed_end")
     await settling
 
     assert answer.fields["last"]
@@ -290,6 +300,111 @@ async def test_a_pserver_that_gave_its_last_answer_is_asked_no_more(
     assert len(change.tables["rows"].ids) > 0
     assert change.dense.keys() == {"a.weight", "a.bias"}
     await reading.close()
+
+
+async def test_what_a_given_up_question_had_taken_comes_again(
+    start_servers: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, worker, reader = await trained(start_servers)
+    await reader.read_all()
+    await worker.push({"rows": ones([5, 300])}, step=1)
+    real, entered = feed.Feed._read, asyncio.Event()
+
+    async def read(self: Any, *args: Any) -> Any:
+        found = await real(self, *args)
+        entered.set()
+        await asyncio.Event().wait()
+        return found
+
+    monkeypatch.setattr(feed.Feed, "_read", read)
+    asking = asyncio.get_running_loop().create_task(
+        cluster.routes[0]._feeds.feed_changes(
+            asked(reader="reader", feed=reader.feed, have=0, begins=True, dense={})
+        )
+    )
+    await entered.wait()
+    asking.cancel()
+    await asyncio.wait((asking,))
+    monkeypatch.undo()
+
+    await reader.change()
+
+    await assert_same(worker, reader, {*range(200), 300})
+
+
+async def test_a_question_ends_however_much_changes_and_no_table_waits_for_another(
+    start_servers: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "MOST_BYTES", 10 * (8 + 4 * DIM))
+    cluster = await start_servers(1)
+    worker = cluster.worker()
+    other = replace(ROWS, name="other")
+    await worker.declare(ROWS, other)
+    reader = Reader(worker)
+    await reader.begin()
+    await worker.push({"rows": ones(range(30)), "other": ones(range(1000, 1030))})
+
+    step, is_all = 1, await reader.change()
+    while not is_all:
+        await worker.push({"rows": ones(range(30 * step, 30 * step + 30))}, step=step)
+        step, is_all = step + 1, await reader.change(begins=False)
+
+    assert {*range(30), *range(1000, 1030)} == reader.rows.keys()
+
+
+async def test_a_reader_that_reads_all_rows_first_is_kept(
+    start_servers: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, worker, reader = await trained(start_servers)
+    monkeypatch.setattr(feeds, "SILENCE_S", 0.2)
+    cluster.routes[0]._feeds._look()
+    for _ in range(20):
+        await asyncio.sleep(0.05)
+        await reader.ask("feed_keep")
+
+    await worker.push({"rows": ones([5])}, step=1)
+    await reader.change()
+    assert 5 in reader.rows
+
+
+async def test_begins_that_were_given_up_do_not_lock_readers_out(
+    start_servers: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeds, "SILENCE_S", 0.1)
+    cluster, worker, _ = await trained(start_servers)
+    feeds_of = cluster.routes[0]._feeds
+    held = asyncio.Event()
+
+    async def begin(_: Any) -> None:
+        await held.wait()
+
+    monkeypatch.setattr(feed.Feed, "begin", begin)
+    for index in range(feeds.MAX_READERS - 1):
+        begun = feeds_of.feed_begin(asked(reader=f"reader {index}"))
+        asking = asyncio.get_running_loop().create_task(begun)
+        await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.wait((asking,))
+    monkeypatch.undo()
+    monkeypatch.setattr(feeds, "SILENCE_S", 0.1)
+
+    await until(lambda: not cluster.routes[0].facts()["readers"])
+    assert not feeds_of._turns
+    await Reader(worker, "honest").begin()
+
+
+async def test_a_reader_waits_while_another_process_may_own_the_group(
+    start_servers: Start,
+) -> None:
+    cluster, _, reader = await trained(start_servers)
+    door = cluster.routes[0]._door
+    door.fence()
+    asking = asyncio.get_running_loop().create_task(reader.change())
+    await asyncio.sleep(0.05)
+    assert not asking.done()
+    door.reopen(door.term)
+    await asking
+    assert 5 not in reader.rows
 
 
 async def test_silent_readers_are_forgotten(

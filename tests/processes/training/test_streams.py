@@ -34,7 +34,7 @@ def exported(running: Any, folder: Path, **plan: Any) -> Iterator[None]:
 
     async def follow() -> None:
         writer = StreamWriter(folder, clock=clock)
-        await Exporter(settings, writer, ExportPlan(**plan), clock=clock).run()
+        await Exporter(lambda: settings, writer, ExportPlan(**plan), clock=clock).run()
 
     def run() -> None:
         try:
@@ -118,7 +118,7 @@ def test_who_has_another_secret_reads_nothing(jobs: Any, tmp_path: Path) -> None
     writer = StreamWriter(tmp_path / "stream", clock=SystemClock())
 
     with pytest.raises(FleetError, match="secret"):
-        asyncio.run(Exporter(settings, writer, ExportPlan(), clock=SystemClock()).run())
+        asyncio.run(Exporter(lambda: settings, writer, ExportPlan(), clock=SystemClock()).run())
 
     assert not (tmp_path / "stream" / "stream.json").exists()
     running.end()

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from paramfleet.serving.remote.connections import Answer, Connections, Request
 from paramfleet.serving.remote.errors import (
+    LookupIdsError,
     RemoteOptionError,
     ServerAnswerError,
     ServerRefusedError,
@@ -111,13 +112,14 @@ class Client:
         """Return the rows of ids, int64 of any shape by table; all of one version.
 
         Raises:
+            LookupIdsError: if ids aren't integers.
             ServerUnreachableError: if no answer came in time.
             ServerRefusedError: if the server doesn't answer this caller.
             ServerAnswerError: if the answer isn't one.
             FleetError: the server's own, such as ``ServingTableError``, ``ServerBusyError``,
                 ``NoVersionError``, ``LookupTooLargeError``.
         """
-        arrays = {name: np.asarray(each, np.int64) for name, each in ids.items()}
+        arrays = {name: _ids_of(name, each) for name, each in ids.items()}
         body = b"".join(tensor_pieces(arrays, {}))
         answer = self._ask(Request("POST", "/v1/lookup", body, {"Content-Type": RAW}))
         tensors = self._tensors_of(answer)
@@ -347,3 +349,15 @@ def _check_role(end: ssl.SSLSocket) -> None:
 
 def _accept(_end: ssl.SSLSocket) -> None:
     """Leave the judgement to the context."""
+
+
+def _ids_of(table: str, ids: object) -> NDArray[np.int64]:
+    """Return ids as they are sent, int64 of any shape.
+
+    Raises:
+        LookupIdsError: if they aren't integers.
+    """
+    array = np.asarray(ids)
+    if array.size and array.dtype.kind not in "iu":
+        raise LookupIdsError(table=table, dtype=str(array.dtype))
+    return array.astype(np.int64)

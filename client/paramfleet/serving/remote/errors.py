@@ -3,6 +3,7 @@
 from paramfleet_shared.errors import ContractError, IntegrityError, UnavailableError
 
 __all__ = [
+    "LookupIdsError",
     "RemoteOptionError",
     "ServerAnswerError",
     "ServerRefusedError",
@@ -45,3 +46,12 @@ class RemoteOptionError(ContractError):
     option: str
     rule: str
     sentence = "{option}: {rule}"
+
+
+class LookupIdsError(ContractError):
+    """What was to be looked up are no ids."""
+
+    code = "contract.lookup_ids"
+    table: str
+    dtype: str
+    sentence = "ids of table {table!r} are {dtype}: give whole numbers, as int64"

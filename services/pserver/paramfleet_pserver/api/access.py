@@ -32,7 +32,8 @@ RIGHTS: Rights = {
         frozenset({"pserver"}),
     ),
     **dict.fromkeys(
-        ("feed_begin", "feed_rows", "feed_changes", "feed_end"), frozenset({"serving"})
+        ("feed_begin", "feed_rows", "feed_keep", "feed_changes", "feed_end"),
+        frozenset({"serving"}),
     ),
     "status": frozenset({"coordinator", "pserver", "worker"}),
 }  # fmt: skip

@@ -215,9 +215,19 @@ class Routes:
             raise TablesNotDeclaredError(operation=operation)
         if self._durable is not None:
             self._durable.check_address(operation, request)
+        return self._read(operation, request)
+
+    async def _read(self, operation: str, request: Request) -> Message:
+        """Answer a reader, as the group's owner.
+
+        Raises:
+            MovedError: if another process owns it.
+            FleetError: why it is refused.
+        """
+        await self._door.passed()  # who may be about to own it has other rows soon
         handler: Callable[[Request], Coroutine[Any, Any, Message]]
         handler = getattr(self._feeds, operation)
-        return handler(request)
+        return await handler(request)
 
     @property
     def _journal(self) -> Journal | None:

@@ -6,7 +6,8 @@ answered is kept until the next question says that it came; else it is read, and
 D = width of a row, n = rows of an answer.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -68,15 +69,18 @@ class _BlockFeed:
     def end(self) -> None:
         self.block.rows.unfollow(self._touched)
 
-    def read(self, most: int, *, again: bool) -> tuple[TableChanges, int]:
+    def read(self, most: int, *, begins: bool, again: bool) -> tuple[TableChanges, int]:
         """Return what changed of at most so many ids, and of how many there is more.
 
         Args:
             most: How many.
+            begins: Whether all that changed until now is meant from here on.
             again: Whether what was answered last didn't come.
         """
         if again:
             self._touched.note(self._answered)
+        if begins or again:
+            self._touched.settle()
         rows = self.block.rows
         ids = self._answered = self._touched.take(most)
         has_row = rows.find(ids) >= 0
@@ -84,7 +88,7 @@ class _BlockFeed:
         values = np.empty((len(there), rows.spec.dim), np.float32)
         rows.pull(there, values, create=False)
         changes = TableChanges(rows.spec.name, there, values, ids[~has_row])
-        return changes, len(self._touched)
+        return changes, self._touched.num_settled
 
 
 class Feed:
@@ -101,8 +105,6 @@ class Feed:
         self.number = number
         self.asked_at = now
         """When the reader asked last."""
-        self.read_at = float("-inf")
-        """When it asked what it was answered whole with."""
         self.answers = 0
         """How often it was answered what changed: the number of the last answer."""
         self._store = store
@@ -136,16 +138,20 @@ class Feed:
 
     async def rows(
         self, table: SparseTable, block: int, start: int, count: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32], int]:
         """Return ids int64 [n] and rows float32 [n, D] of some places of a block, as they are.
 
         Args:
             table: Whose.
             block: Which of its blocks.
             start: The first place.
-            count: How many places, fewer where they end.
+            count: How many places, fewer where they end, or where rows are long.
+
+        Returns:
+            Beside them the place behind the last one that was looked at.
         """
         owner, _, rows = table.blocks[block]
+        count = min(count, max(1, MOST_BYTES // (8 + 4 * rows.spec.dim)))
         found: list[tuple[NDArray[np.int64], NDArray[np.float32]]] = []
 
         def read() -> None:
@@ -155,24 +161,30 @@ class Feed:
             found.append((ids, values))
 
         await self._owners.run([Job(owner, count, read)])
-        return found[0]
+        return *found[0], start + count
 
-    async def changes(self, *, have: int) -> tuple[list[TableChanges], int]:
-        """Return what changed of each block, and of how many ids there is more, at most.
+    async def changes(self, *, have: int, begins: bool) -> tuple[list[TableChanges], int]:
+        """Return what changed of each block, and of how many ids there is more.
+
+        Cancellation: what was read comes again, since nobody can have this answer.
 
         Args:
             have: The last answer that came; another one than the last means that that didn't.
+            begins: Whether all that changed until now is asked for, in this answer and those
+                that follow it; else the rest of what was.
         """
         again, found, num_left = have != self.answers, list[TableChanges](), 0
+        self.answers += 1  # before the first owner gives ids away
         room = MOST_BYTES
         for each in self._feeds:
             row_bytes = 8 + 4 * each.block.rows.spec.dim
-            most = max(1, room // row_bytes)
-            changes, left = await self._read(each, most, again=again)
-            found.append(changes)
+            most = max(0 if found else 1, room // row_bytes)
+            read = partial(each.read, most, begins=begins, again=again)
+            changes, left = await self._read(each, most, read)
+            if len(changes.ids) or len(changes.removed):
+                found.append(changes)
             room -= len(changes.ids) * row_bytes + len(changes.removed) * 8
             num_left += left
-        self.answers += 1
         return found, num_left
 
     async def dense(self, marks: Mapping[str, int]) -> list[DenseValues]:
@@ -202,14 +214,10 @@ class Feed:
         return values
 
     async def _read(
-        self, feed: _BlockFeed, most: int, *, again: bool
+        self, feed: _BlockFeed, most: int, read: Callable[[], tuple[TableChanges, int]]
     ) -> tuple[TableChanges, int]:
         found: list[tuple[TableChanges, int]] = []
-
-        def read() -> None:
-            found.append(feed.read(most, again=again))
-
-        await self._owners.run([Job(feed.block.owner, most, read)])
+        await self._owners.run([Job(feed.block.owner, most, lambda: found.append(read()))])
         return found[0]
 
 

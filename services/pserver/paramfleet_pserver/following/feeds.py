@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FEEDING", "Feeds"]
 
-FEEDING = ("feed_begin", "feed_rows", "feed_changes", "feed_end")
+FEEDING = ("feed_begin", "feed_rows", "feed_keep", "feed_changes", "feed_end")
 """Operations of readers, by the names they have on the wire."""
 
 MAX_READERS = 8
@@ -87,13 +87,13 @@ class Feeds:
         reader = read_name(Fields(request.message.fields, where="feed_begin"), "reader")
         if reader not in self._feeds and len(self._feeds) >= MAX_READERS:
             raise TooManyReadersError(limit=MAX_READERS)
-        async with self._turn(reader):
+        async with self._turns.setdefault(reader, asyncio.Lock()):
             await self._end(reader)
             now = self._clock.monotonic()
             feed = Feed(secrets.randbits(62), self._store, self._owners, now=now)
             self._feeds[reader] = feed
+            self._watch()
             await feed.begin()
-        self._watch()
         log.info("pserver.feed_begun", extra={"reader": reader})
         tables = [_about(table) for table in feed.tables]
         return Message(fields={"feed": feed.number, "tables": tables})
@@ -113,9 +113,18 @@ class Feeds:
         if not isinstance(table, SparseTable) or block >= len(table.blocks):
             rule = "names none of a table"
             raise MalformedMessageError(where="feed_rows field 'block'", rule=rule)
-        ids, rows = await feed.rows(table, block, start, count)
-        places = table.blocks[block].rows.num_slots
-        return Message(fields={"places": places}, tensors={"ids": ids, "rows": rows})
+        ids, rows, stop = await feed.rows(table, block, start, count)
+        about = {"places": table.blocks[block].rows.num_slots, "next": stop}
+        return Message(fields=about, tensors={"ids": ids, "rows": rows})
+
+    async def feed_keep(self, request: Request) -> Message:
+        """Go on keeping what changes for a reader that has other things to read first.
+
+        Raises:
+            FeedOverError: if the feed has ended.
+        """
+        self._feed_of(Fields(request.message.fields, where="feed_keep"))
+        return Message()
 
     async def feed_changes(self, request: Request) -> Message:
         """Answer what changed since an answer that the reader has.
@@ -127,19 +136,17 @@ class Feeds:
         fields = Fields(request.message.fields, where="feed_changes")
         have, marks = fields.integer("have"), _marks_of(fields)
         wants = fields.flag("with_dense")
-        reader = read_name(fields, "reader")
-        async with self._turn(reader):
+        begins = fields.flag("begins")
+        async with self._turn_of(fields):
             feed = self._feed_of(fields)
             if have > feed.answers:
                 rule = f"must be at most {feed.answers}"
                 raise MalformedMessageError(where="feed_changes field 'have'", rule=rule)
-            began, is_last = self._clock.monotonic(), self._is_settling
-            changes, left = await feed.changes(have=have)
+            is_last = self._is_settling and begins
+            changes, left = await feed.changes(have=have, begins=begins)
             is_last = is_last and not left
             dense = await feed.dense(marks) if wants or is_last else []
             feed.asked_at = self._clock.monotonic()
-            if not left:
-                feed.read_at = began
         about = {"number": feed.answers, "left": left, "last": is_last}
         return _changes_message(about, changes, dense)
 
@@ -147,21 +154,20 @@ class Feeds:
         """Keep nothing for a reader any more."""
         fields = Fields(request.message.fields, where="feed_end")
         reader, number = read_name(fields, "reader"), fields.integer("feed")
-        async with self._turn(reader):
+        async with self._turn_of(fields):
             if reader in self._feeds and self._feeds[reader].number == number:
                 await self._end(reader)
+                self._turns.pop(reader, None)
         return Message()
 
     async def settle(self) -> None:
-        """Return when readers have what changed last; nothing changes any more.
+        """Return when readers have ended their feeds; nothing changes any more.
 
-        Who hasn't asked for a while isn't waited for, and nobody for long.
+        They do when the last answer has come. Who hasn't asked for a while isn't waited for,
+        and nobody for long.
         """
         self._is_settling, began = True, self._clock.monotonic()
-        while any(
-            feed.asked_at > began - ASKS_S and feed.read_at < began
-            for feed in self._feeds.values()
-        ):
+        while any(feed.asked_at > began - ASKS_S for feed in self._feeds.values()):
             if self._clock.monotonic() > began + SETTLE_S:
                 return
             await self._clock.sleep(_SETTLE_POLL_S)
@@ -185,8 +191,13 @@ class Feeds:
         for reader in list(self._feeds):
             await self._end(reader)
 
-    def _turn(self, reader: str) -> asyncio.Lock:
-        return self._turns.setdefault(reader, asyncio.Lock())
+    def _turn_of(self, fields: Fields) -> asyncio.Lock:
+        """Return the lock of a reader's questions; one that nobody else has if it is unknown.
+
+        Raises:
+            MalformedMessageError: if it has no name.
+        """
+        return self._turns.get(read_name(fields, "reader")) or asyncio.Lock()
 
     def _feed_of(self, fields: Fields) -> Feed:
         """Return the feed that a request names.
@@ -208,6 +219,14 @@ class Feeds:
         if feed is not None:
             await feed.end()
 
+    async def _end_silent(self, reader: str, feed: Feed) -> None:
+        """End a feed, unless its reader has asked again, or begun another one, meanwhile."""
+        async with self._turns.setdefault(reader, asyncio.Lock()):
+            is_silent = self._clock.monotonic() - feed.asked_at > SILENCE_S
+            if self._feeds.get(reader) is feed and is_silent:
+                await self._end(reader)
+                self._turns.pop(reader, None)
+
     def _watch(self) -> None:
         """Look for silent readers from time to time, as long as there are any."""
         if self._alarm is None and self._feeds:
@@ -220,10 +239,9 @@ class Feeds:
         for reader, feed in list(self._feeds.items()):
             if now - feed.asked_at > SILENCE_S:
                 log.info("pserver.feed_silent", extra={"reader": reader})
-                ending = asyncio.get_running_loop().create_task(self._end(reader))
+                ending = asyncio.get_running_loop().create_task(self._end_silent(reader, feed))
                 self._ending.add(ending)
                 ending.add_done_callback(self._ending.discard)
-                self._turns.pop(reader, None)
         self._watch()
 
 

@@ -8,12 +8,14 @@ import asyncio
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
+from functools import partial
 from pathlib import Path
 from typing import final
 
 from paramfleet_serving.following.folder import FolderSource
 from paramfleet_serving.following.source import Event
 from paramfleet_serving.jobs.exporting import Exporter, ExportPlan
+from paramfleet_serving.jobs.finding import found_settings
 from paramfleet_serving.store.model import Version
 from paramfleet_shared.deltas.writer import StreamWriter
 from paramfleet_shared.settings.config import JobSettings
@@ -107,6 +109,7 @@ class JobSource:
         """Return the task that writes the folder, another one if it has failed."""
         if self._exporting is None or self._exporting.done():
             writer = StreamWriter(self._folder, clock=self._clock, keep_bases=KEPT_BASES)
-            exporter = Exporter(self._settings, writer, self._plan, clock=self._clock)
+            find = partial(found_settings, self._settings)
+            exporter = Exporter(find, writer, self._plan, clock=self._clock)
             self._exporting = asyncio.get_running_loop().create_task(exporter.run())
         return self._exporting

@@ -6,6 +6,7 @@ move, a load of a checkpoint. Then another one begins, with all rows.
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from paramfleet_serving.jobs.assembling import (
 )
 from paramfleet_shared.deltas.records import Change
 from paramfleet_shared.discovery.placement import Placement
+from paramfleet_shared.errors import FleetError
 from paramfleet_shared.net.rpc.client import Channel
 from paramfleet_shared.net.secret import secret_of
 from paramfleet_shared.net.tls import tls_of
@@ -142,12 +144,15 @@ class JobFeed:
         while start < places:
             fields = {"table": table, "block": block, "start": start, "count": PLACES}
             answer = await self._ask(server, "feed_rows", fields)
-            found = answer.fields.get("places")
+            found, stop = answer.fields.get("places"), answer.fields.get("next")
             if type(found) is not int or not 0 <= found <= MOST_PLACES:
                 rule = "must be a number of places"
                 raise MalformedMessageError(where="field 'places'", rule=rule)
+            if type(stop) is not int or not start < stop <= start + PLACES:
+                rule = "must be behind the first place"
+                raise MalformedMessageError(where="field 'next'", rule=rule)
             yield read_rows(answer.tensors, "", self.specs[table].dim)
-            start, places = start + PLACES, found
+            start, places = stop, found
 
     async def changes(self, *, dense: bool) -> Change:
         """Return what changed since the last time; after an error what came is in the next.
@@ -171,9 +176,18 @@ class JobFeed:
         self._assembly = Assembly(self.specs, self._dense)
         return change
 
+    async def keep(self) -> None:
+        """Have all pservers keep on what changes, while other things are read.
+
+        Raises:
+            FleetError: why a pserver doesn't.
+        """
+        await asyncio.gather(*(self._ask(each, "feed_keep", {}) for each in self._servers))
+
     async def close(self) -> None:
         """Let the pservers keep nothing for this reader, and close the connections."""
-        ends = (self._ask(server, "feed_end", {}, timeout_s=1.0) for server in self._servers)
+        here = [server for server in self._servers if not server.has_ended]
+        ends = (self._ask(server, "feed_end", {}, timeout_s=1.0) for server in here)
         await asyncio.gather(*ends, return_exceptions=True)
         await asyncio.gather(*(server.channel.close() for server in self._servers))
 
@@ -203,21 +217,23 @@ class JobFeed:
         """
         left: int | None = None
         while left is None or left > 0:
-            fields = {"have": server.have, "dense": server.marks, "with_dense": dense}
+            fields = {
+                "have": server.have,
+                "begins": left is None,
+                "dense": server.marks,
+                "with_dense": dense,
+            }
             answer = await self._ask(server, "feed_changes", fields)
-            number, still = answer.fields.get("number"), answer.fields.get("left")
-            if type(number) is not int or type(still) is not int:
+            number, left = answer.fields.get("number"), answer.fields.get("left")
+            if type(number) is not int or type(left) is not int:
                 rule = "must be numbers"
                 raise MalformedMessageError(where="fields 'number' and 'left'", rule=rule)
-            num_ids = sum(
-                len(tensor)
-                for name, tensor in answer.tensors.items()
-                if name.endswith((".ids", ".removed"))
-            )
             server.marks = {**server.marks, **self._assembly.take(answer)}
             server.have, dense = number, False
             server.has_ended = answer.fields.get("last") is True
-            left = still if left is None else min(still, left - num_ids)
+        if server.has_ended:
+            with suppress(FleetError):  # it has ended, or does by itself
+                await self._ask(server, "feed_end", {}, timeout_s=1.0)
 
     async def _ask(
         self,

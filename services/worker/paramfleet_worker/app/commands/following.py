@@ -4,12 +4,14 @@ import asyncio
 import signal
 import sys
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
 from paramfleet_serving.jobs.exporting import Exporter, ExportPlan
+from paramfleet_serving.jobs.finding import found_settings
 from paramfleet_shared.deltas.writer import StreamWriter
 from paramfleet_shared.settings.cli import BoundedCommand, echo
 from paramfleet_shared.settings.config import read_environment
@@ -17,7 +19,7 @@ from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.telemetry.logs_and_metrics import setup_logging
 from paramfleet_worker.app.commands.arguments import FOLDER, counted
 from paramfleet_worker.app.commands.outcomes import exit_code_of
-from paramfleet_worker.app.finding import find_job
+from paramfleet_worker.app.finding import NoJobError, find_job, running_jobs
 
 __all__ = ["follow"]
 
@@ -55,19 +57,26 @@ def follow(folder: Path, *, job: str | None, redis: str | None, keep: int, **pla
     """
 
     def run() -> int:
-        found = find_job({"job": job, "redis": redis}, read_environment())
+        environment = read_environment()
+        found = find_job({"job": job, "redis": redis}, environment)
+        if found.folder is None and not found.names_registry:
+            running = running_jobs(found.settings)
+            raise NoJobError(job=job or "", running=running)
         setup_logging("serving", level="INFO", log_format=found.settings.log_format)
         clock = SystemClock()
         writer = StreamWriter(folder, clock=clock, keep_bases=keep)
         told = _Told()
-        exporter = Exporter(
-            found.settings, writer, ExportPlan(**plan), clock=clock, progress=told
-        )
-        asyncio.run(_until_stopped(exporter))
+        is_here = found.folder is not None
+        find = partial(found_settings, found.settings) if is_here else lambda: found.settings
+        exporter = Exporter(find, writer, ExportPlan(**plan), clock=clock, progress=told)
+        is_stopped = asyncio.run(_until_stopped(exporter))
         moment = datetime.fromtimestamp(told.moment, UTC).isoformat(timespec="milliseconds")
         until = f", all until {moment}" if told.moment else ""
         echo(f"{folder}: {counted(told.number, 'change')} published{until}", err=True)
-        return 0
+        if is_stopped or exporter.is_whole:
+            return 0
+        echo("the job ended before its last changes came: the stream lacks them", err=True)
+        return 1
 
     sys.exit(exit_code_of("delta follow", run))
 
@@ -89,8 +98,8 @@ class _Told:
         self.number, self.moment = number, moment
 
 
-async def _until_stopped(exporter: Exporter) -> None:
-    """Follow until the job has ended, or a signal says that it is enough."""
+async def _until_stopped(exporter: Exporter) -> bool:
+    """Follow until the job has ended, or a signal says that it is enough; return which."""
     loop = asyncio.get_running_loop()
     task = loop.create_task(exporter.run())
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -98,3 +107,4 @@ async def _until_stopped(exporter: Exporter) -> None:
     await asyncio.wait([task])
     if not task.cancelled():
         task.result()
+    return task.cancelled()

@@ -12,25 +12,45 @@ def ids_of(*ids: int) -> np.ndarray:
     return np.array(ids, np.int64)
 
 
+def taken(reader: TouchedIds, most: int = 1 << 30) -> list[int]:
+    reader.settle()
+    return sorted(reader.take(most).tolist())
+
+
 def test_each_id_comes_once_and_what_was_taken_is_kept_no_longer() -> None:
     reader = TouchedIds()
     reader.note(ids_of(3, 1, 3))
     reader.note(ids_of())
     reader.note(ids_of(-7, 1))
 
-    assert sorted(reader.take(10).tolist()) == [-7, 1, 3]
+    assert taken(reader) == [-7, 1, 3]
     assert not len(reader)
-    assert reader.take(10).tolist() == []
+    assert taken(reader) == []
 
 
-def test_what_is_not_taken_stays() -> None:
+def test_what_is_not_taken_stays_and_what_comes_meanwhile_is_for_the_next_time() -> None:
     reader = TouchedIds()
     reader.note(np.arange(10))
+    reader.settle()
 
-    first, second = reader.take(4), reader.take(100)
+    first = reader.take(4).tolist()
+    reader.note(ids_of(first[0], 50))
+    assert reader.num_settled == 6
+    second = reader.take(100).tolist()
 
-    assert len(first) == 4
-    assert sorted([*first.tolist(), *second.tolist()]) == list(range(10))
+    assert sorted(first + second) == list(range(10))
+    assert reader.take(9).tolist() == []
+    assert taken(reader) == sorted([first[0], 50])
+
+
+def test_what_is_left_is_settled_again_with_what_has_come_each_once() -> None:
+    reader = TouchedIds()
+    reader.note(np.arange(10))
+    reader.settle()
+    reader.take(5)
+    reader.note(np.arange(8, 12))
+
+    assert len(taken(reader)) == len({*range(5, 12)})
 
 
 def test_ids_that_are_noted_belong_to_who_noted_them() -> None:
@@ -38,7 +58,7 @@ def test_ids_that_are_noted_belong_to_who_noted_them() -> None:
     reader.note(mine)
     mine[:] = 9
 
-    assert sorted(reader.take(9).tolist()) == [1, 2]
+    assert taken(reader) == [1, 2]
 
 
 def test_a_silent_reader_keeps_ids_about_twice_at_most() -> None:
@@ -47,7 +67,7 @@ def test_a_silent_reader_keeps_ids_about_twice_at_most() -> None:
         reader.note(np.arange(touched.MERGE_AT, dtype=np.int64))
 
     assert len(reader) <= 3 * touched.MERGE_AT
-    assert len(reader.take(1 << 30)) == touched.MERGE_AT
+    assert len(taken(reader)) == touched.MERGE_AT
 
 
 def test_a_shard_notes_all_that_changes_comes_or_goes_and_nothing_that_is_read() -> None:
@@ -57,15 +77,15 @@ def test_a_shard_notes_all_that_changes_comes_or_goes_and_nothing_that_is_read()
     shard.follow(reader)
 
     shard.pull(ids_of(1, 50), np.empty((2, 2), np.float32), create=True)
-    assert reader.take(9).tolist() == []
+    assert taken(reader) == []
     shard.push(ids_of(1, 4), np.ones((2, 2), np.float32), lr=1.0, step=1, unique=True)
-    assert sorted(reader.take(9).tolist()) == [1, 4]
+    assert taken(reader) == [1, 4]
     shard.push(ids_of(2, 2), np.ones((2, 2), np.float32), lr=1.0, step=2)
-    assert reader.take(9).tolist() == [2]
+    assert taken(reader) == [2]
     shard.assign(ids_of(8), np.ones((1, 2), np.float32), np.ones((1, 2), np.float32))
-    assert reader.take(9).tolist() == [8]
+    assert taken(reader) == [8]
     shard.remove(ids_of(8, 3))
-    assert sorted(reader.take(9).tolist()) == [3, 8]
+    assert taken(reader) == [3, 8]
 
     shard.unfollow(reader)
     shard.unfollow(reader)
