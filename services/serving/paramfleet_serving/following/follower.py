@@ -107,7 +107,7 @@ class Follower:
         return self._served
 
     async def run(self) -> None:
-        """Follow, without an end; errors of the source are noted, and it is asked again.
+        """Follow, without an end; errors are noted, and the source is asked again.
 
         Raises:
             CancelledError: if it is cancelled.
@@ -121,7 +121,7 @@ class Follower:
                 if not self._is_interrupted:
                     raise
                 self._is_interrupted = False
-            except (FleetError, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - whatever a stream does, lookups go on
                 self._note(error)
                 if self._served is None and self._beside and not self._beside.is_half:
                     self._swap(self._beside)  # whole as far as it goes
@@ -316,12 +316,14 @@ class Follower:
             gone, self._gone = self._gone, []
             await asyncio.to_thread(gone.clear)
 
-    def _note(self, error: FleetError | OSError) -> None:
-        """Log, count and show what is wrong."""
+    def _note(self, error: Exception) -> None:
+        """Log, count and show what is wrong; an error that nobody planned with where it was."""
         self.trouble = error_to_wire(error)
-        code = error.code if isinstance(error, FleetError) else "os"
+        is_planned = isinstance(error, FleetError | OSError)
+        code = "os" if isinstance(error, OSError) else str(self.trouble["code"])
         self._measures.errors.labels(code).inc()
         times = self._repeats.count(str(error), self._clock.monotonic())
         if times:
             facts = {"code": code, "reason": str(error), "times": times}
-            log.warning("serving.not_followed", extra=facts)
+            where = None if is_planned else error
+            log.warning("serving.not_followed", extra=facts, exc_info=where)

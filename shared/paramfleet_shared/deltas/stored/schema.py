@@ -36,7 +36,7 @@ def checked_table(change: TableChange, dim: int) -> TableChange:
             is in both lists, or a row isn't finite.
     """
     ids, rows, removed = change
-    if rows.shape != (len(ids), dim) or (ids.ndim, removed.ndim) != (1, 1):
+    if (ids.ndim, removed.ndim) != (1, 1) or rows.shape != (len(ids), dim):
         rule = (
             f"ids {list(ids.shape)}, rows {list(rows.shape)} and removed {list(removed.shape)} "
             f"must be [n], [n, {dim}] and [m]"

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tests.unit.serving.streams import UNIVERSE, USERS, WORDS, Served, Stream, until
 
+from paramfleet_serving.store.model import Model
 from paramfleet_shared.deltas.records import Change, StreamTable, TableChange
 from paramfleet_shared.files.addresses import place_of
 
@@ -307,6 +308,29 @@ async def test_a_moment_without_changes_makes_it_younger(stream: Stream, serve: 
 
     await until(lambda: served.server.follower.served.moment == moment + 5.0)
     assert served.server.follower.served.number == 0
+
+
+async def test_an_error_that_nobody_planned_is_noted_and_what_is_served_stays(
+    stream: Stream, serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = await serve(stream.folder)
+    await served.reach(0)
+    before = stream.reference.copy()
+    with monkeypatch.context() as patch:
+        patch.setattr(Model, "of_base", no_memory)
+        stream.begin(50)
+
+        trouble = await trouble_of(served)
+
+        assert (trouble["code"], "MemoryError" in trouble["message"]) == ("internal", True)
+        await served.agrees(before)
+    await served.reach(0, stream.identity)
+    await served.agrees(stream.reference)
+
+
+def no_memory(base: object) -> Model:
+    """Stand where a base gets no memory."""
+    raise MemoryError(str(type(base)))
 
 
 async def trouble_of(served: Served) -> Any:

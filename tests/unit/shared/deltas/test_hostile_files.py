@@ -12,6 +12,7 @@ from safetensors import safe_open
 from tests.unit.shared.deltas.streams import Model, begin, writer_at
 
 from paramfleet_shared.deltas.errors import BaseDamagedError, ChangeDamagedError
+from paramfleet_shared.deltas.inspecting.verifying import verify_stream
 from paramfleet_shared.deltas.reader import StreamReader
 from paramfleet_shared.deltas.records import Change, StreamTable, TableChange
 from paramfleet_shared.deltas.stored.head import base_folder, change_file
@@ -58,6 +59,9 @@ WRONG_TENSORS: dict[str, dict[str, Any]] = {
     r"must be \[n\], \[n, 3\]": {"rows/words": np.ones((3, 2), np.float32)},
     r"ids \[3\], rows \[2, 3\]": {"rows/words": np.ones((2, 3), np.float32)},
     r"ids \[1, 3\]": {"ids/words": IDS.reshape(1, 3)},
+    r"ids \[\], rows": {"ids/words": np.array(5)},
+    r"removed \[\] must": {"removed/words": np.array(5)},
+    r"rows \[\] and": {"rows/words": np.array(1.0, np.float32)},
     "int64, and rows float32": {"ids/words": IDS.astype(np.int32)},
     "must be int64": {"rows/words": ROWS.astype(np.float64)},
     "lacks one of": {"removed/words": None},
@@ -75,6 +79,14 @@ def test_tensors_that_no_writer_writes_are_refused(said: str, folder: Path) -> N
 
     with pytest.raises(ChangeDamagedError, match=said):
         list(StreamReader(folder).changes(0, 1))
+
+
+def test_a_scalar_in_the_place_of_ids_is_a_problem_that_verify_names(folder: Path) -> None:
+    rewrite_change(folder, {"ids/words": np.array(5)})
+
+    (problem,) = verify_stream(folder).problems
+
+    assert "ids [], rows [3, 3]" in problem
 
 
 @pytest.mark.parametrize(
