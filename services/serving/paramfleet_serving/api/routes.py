@@ -48,25 +48,35 @@ _LARGE_BYTES = 1 << 18
 """An answer above is written while its request counts as in work."""
 
 
-def _counted(handle: Handler) -> Handler:
-    """Bound how many requests are in work, and make errors their answers."""
+def _answered(handle: Handler) -> Handler:
+    """Make errors their answers."""
 
     @wraps(handle)
     async def handler(self: "Api", request: web.Request) -> web.StreamResponse:
         try:
-            with self.in_work():
-                answer = await handle(self, request)
-                if isinstance(answer, web.Response) and _length(answer) > _LARGE_BYTES:
-                    if identity_of(request) is NOBODY:  # whose connection isn't kept
-                        answer.force_close()
-                    await answer.prepare(request)
-                    await answer.write_eof()
-                return answer
+            return await handle(self, request)
         except FleetError as error:
             self.measures.refused.labels(error.code).inc()
             return error_answer(error)
 
     return handler
+
+
+def _counted(handle: Handler) -> Handler:
+    """Bound how many requests are in work, and make errors their answers."""
+
+    @wraps(handle)
+    async def handler(self: "Api", request: web.Request) -> web.StreamResponse:
+        with self.in_work():
+            answer = await handle(self, request)
+            if isinstance(answer, web.Response) and _length(answer) > _LARGE_BYTES:
+                if identity_of(request) is NOBODY:  # whose connection isn't kept
+                    answer.force_close()
+                await answer.prepare(request)
+                await answer.write_eof()
+            return answer
+
+    return _answered(handler)
 
 
 @final
@@ -208,7 +218,7 @@ class Api:
             return raw_answer(view.dense, headers)
 
     @requires("admin")
-    @_counted
+    @_answered
     async def roll_back(self, request: web.Request) -> web.StreamResponse:
         """Serve a former version, and stay there."""
         number = read_object(await request.read(), {"number": int})["number"]
@@ -223,7 +233,7 @@ class Api:
         return web.json_response({"version": version._asdict()})
 
     @requires("admin")
-    @_counted
+    @_answered
     async def follow(self, request: web.Request) -> web.StreamResponse:
         """Follow the stream again."""
         body = await request.read()

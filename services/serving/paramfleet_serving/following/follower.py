@@ -18,7 +18,11 @@ from paramfleet_serving.store.merging import merged_model
 from paramfleet_serving.store.model import Model, Version
 from paramfleet_shared.deltas.records import NumberedChange, OpenedBase
 from paramfleet_shared.errors import FleetError, error_to_wire
-from paramfleet_shared.errors.serving import NoVersionError, OtherTablesError
+from paramfleet_shared.errors.serving import (
+    NoVersionError,
+    NumberNotKeptError,
+    OtherTablesError,
+)
 from paramfleet_shared.net.rpc.connection.limits import Repeats
 from paramfleet_shared.system.clock import Clock
 
@@ -90,7 +94,8 @@ class Follower:
         self._may_follow = asyncio.Event()
         self._may_follow.set()
         self._following: asyncio.Task[None] | None = None
-        self._is_interrupted = False
+        self._times_to_follow = 0
+        """How often ``follow`` was asked for."""
 
     @property
     def served(self) -> Model:
@@ -114,13 +119,18 @@ class Follower:
         """
         while True:
             await self._may_follow.wait()
-            self._following = asyncio.get_running_loop().create_task(self._follow())
+            following = asyncio.get_running_loop().create_task(self._follow())
+            self._following = following
             try:
-                await self._following
-            except asyncio.CancelledError:
-                if not self._is_interrupted:
-                    raise
-                self._is_interrupted = False
+                await asyncio.wait((following,))
+            except asyncio.CancelledError:  # of this task: what it began ends with it
+                following.cancel()
+                await asyncio.wait((following,))
+                raise
+            try:
+                following.result()
+            except asyncio.CancelledError:  # by a rollback
+                continue
             except Exception as error:  # noqa: BLE001 - whatever a stream does, lookups go on
                 self._note(error)
                 if self._served is None and self._beside and not self._beside.is_half:
@@ -137,16 +147,20 @@ class Follower:
             What is served then.
 
         Raises:
-            NumberNotKeptError: if what it is made of isn't there.
+            NumberNotKeptError: if what it is made of isn't there, or ``follow`` was asked for
+                meanwhile.
             FleetError: if something is wrong with that.
             OSError: if it can't be read.
         """
+        asked = self._times_to_follow
         async with self._turn:
+            self._check_wanted(number, asked)
             followed = self._may_follow.is_set()
             self._may_follow.clear()
             self._interrupt()
             try:
                 model = await self._replayed(number)
+                self._check_wanted(number, asked)
             except BaseException:
                 if followed:
                     self._may_follow.set()
@@ -158,14 +172,24 @@ class Follower:
             return model.version
 
     def follow(self) -> None:
-        """Follow the source again after a rollback."""
+        """Follow the source again after a rollback; one that is being loaded has no effect."""
         self.pinned = None
+        self._times_to_follow += 1
         self._may_follow.set()
+
+    def _check_wanted(self, number: int, asked: int) -> None:
+        """Pass if ``follow`` wasn't asked for since a rollback was.
+
+        Raises:
+            NumberNotKeptError: if it was.
+        """
+        if self._times_to_follow != asked:
+            reason = "follow was asked for meanwhile"
+            raise NumberNotKeptError(number=number, stream=self.served.stream, reason=reason)
 
     def _interrupt(self) -> None:
         """End what follows, which waits for the source, or for its turn."""
         if self._following is not None and not self._following.done():
-            self._is_interrupted = True
             self._following.cancel()
 
     async def _follow(self) -> None:

@@ -3,15 +3,22 @@
 import asyncio
 import shutil
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.unit.serving.streams import UNIVERSE, USERS, WORDS, Served, Stream, until
 
+from paramfleet_serving.following.follower import Follower, FollowRules
+from paramfleet_serving.measures import Measures
 from paramfleet_serving.store.model import Model
-from paramfleet_shared.deltas.records import Change, StreamTable, TableChange
+from paramfleet_shared.deltas.records import Change, OpenedBase, StreamTable, TableChange
+from paramfleet_shared.errors.serving import NumberNotKeptError
 from paramfleet_shared.files.addresses import place_of
+from paramfleet_shared.system.clock import SystemClock
+from paramfleet_shared.telemetry.logs_and_metrics import MetricRegistry
+from paramfleet_shared.testing.patience import LATE_S
 
 
 async def test_changes_are_served_one_after_the_other(stream: Stream, serve: Any) -> None:
@@ -121,6 +128,67 @@ async def test_a_rollback_is_the_former_version_to_the_bit(stream: Stream, serve
     await served.ask("/v1/follow", {})
     await served.reach(7)
     await served.agrees(stream.reference)
+
+
+async def test_follow_ends_a_rollback_that_is_being_loaded(
+    stream: Stream, serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = await serve(stream.folder)
+    await served.reach(stream.publish())
+    follower, loading, may_go_on = served.server.follower, Event(), Event()
+    of_base = Model.of_base
+
+    def waiting(base: OpenedBase) -> Model:
+        loading.set()
+        assert may_go_on.wait(LATE_S)
+        return of_base(base)
+
+    monkeypatch.setattr(Model, "of_base", waiting)
+    rolling = asyncio.get_running_loop().create_task(follower.roll_back(0))
+    await until(loading.is_set)
+    follower.follow()
+    may_go_on.set()
+
+    with pytest.raises(NumberNotKeptError, match="follow"):
+        await rolling
+    await served.reach(stream.publish())
+    assert follower.pinned is None
+    await served.agrees(stream.reference)
+
+
+async def test_the_end_is_not_lost_where_a_rollback_begins(stream: Stream, serve: Any) -> None:
+    served = await serve(stream.folder)
+    await served.reach(stream.publish())
+    follower = Follower(
+        served.server.follower.source,
+        rules=FollowRules(memory_bytes=1 << 20, cache_dir=stream.folder),
+        clock=SystemClock(),
+        measures=Measures(MetricRegistry()),
+    )
+    loop = asyncio.get_running_loop()
+    running = loop.create_task(follower.run())
+    await until(lambda: follower._served is not None and follower.served.number == 1)
+
+    rolling = loop.create_task(follower.roll_back(0))
+    await asyncio.sleep(0)  # it interrupts what follows, and hasn't come further
+    running.cancel()
+
+    await asyncio.wait([running], timeout=LATE_S)
+    assert running.cancelled()
+    assert (await rolling).number == 0
+
+
+async def test_admins_steer_however_many_lookups_are_in_work(
+    stream: Stream, serve: Any
+) -> None:
+    served = await serve(stream.folder, max_requests=1)
+    await served.reach(stream.publish())
+
+    with served.server.api.in_work():
+        assert (await served.ask("/v1/version"))[0] == 503
+        assert (await served.ask("/v1/rollback", {"number": 0}))[0] == 200
+        assert (await served.ask("/v1/follow", {}))[0] == 200
+    await served.reach(1)
 
 
 async def test_what_is_not_kept_is_not_rolled_back_to(stream: Stream, serve: Any) -> None:
@@ -329,7 +397,11 @@ async def test_an_error_that_nobody_planned_is_noted_and_what_is_served_stays(
 
 
 def no_memory(base: object) -> Model:
-    """Stand where a base gets no memory."""
+    """Stand where a base gets no memory.
+
+    Raises:
+        MemoryError: always.
+    """
     raise MemoryError(str(type(base)))
 
 
