@@ -3,9 +3,16 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from paramfleet_shared.deltas.errors import StreamError
 from paramfleet_shared.deltas.records import StreamHead
 from paramfleet_shared.deltas.stored.disk import StreamDisk
-from paramfleet_shared.deltas.stored.head import HEAD, LOCK, head_bytes, read_head
+from paramfleet_shared.deltas.stored.head import (
+    HEAD,
+    LOCK,
+    MAX_HEAD_BYTES,
+    head_bytes,
+    read_head,
+)
 from paramfleet_shared.system.clock import Clock
 
 __all__ = ["change_head"]
@@ -30,11 +37,15 @@ def change_head(
 
     Raises:
         StreamBusyError: if another process holds the lock for long.
-        StreamError: if what is there can't be read.
+        StreamError: if what is there can't be read, or has too many bases.
         OSError: if the system refuses; the file may be replaced or not.
     """
     with disk.locked(folder / LOCK, clock):
         head = decide(read_head(folder))
+        content = head_bytes(head)
+        if len(content) > MAX_HEAD_BYTES:
+            rule = f"has no room for {len(head.bases)} bases: keep fewer"
+            raise StreamError(path=str(folder / HEAD), rule=rule)
         with disk.creating(folder / HEAD) as file:
-            file.write(head_bytes(head))
+            file.write(content)
     return head

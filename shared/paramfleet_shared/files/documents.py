@@ -28,25 +28,25 @@ LARGEST_COUNT = 2**53
 """Of bytes, rows and steps: a float64, which optimizers count with, has each up to this."""
 
 
-def read_content(path: Path) -> bytes:
-    """Return the bytes of a document's file, for ``read_document``.
+def read_content(path: Path, *, most_bytes: int = MAX_DOCUMENT_BYTES) -> bytes:
+    """Return the bytes of a document's file, for ``read_document`` with the same bound.
 
     Raises:
         OSError: if the system refuses.
         ValueError: if it isn't a regular file.
     """
-    return read_regular(path, most_bytes=MAX_DOCUMENT_BYTES + 1)
+    return read_regular(path, most_bytes=most_bytes + 1)
 
 
-def read_document(content: bytes) -> Any:
+def read_document(content: bytes, *, most_bytes: int = MAX_DOCUMENT_BYTES) -> Any:
     """Return what a JSON document says, in UTF-8.
 
     Raises:
-        ValueError: if it is none, larger than ``MAX_DOCUMENT_BYTES``, nested deeper than
-            ``MAX_DEPTH``, or has a number that is infinite, NaN or beyond a float's range.
+        ValueError: if it is none, larger than it may be, nested deeper than ``MAX_DEPTH``, or
+            has a number that is infinite, NaN or beyond a float's range.
     """
-    if len(content) > MAX_DOCUMENT_BYTES:
-        rule = f"is larger than {MAX_DOCUMENT_BYTES} bytes"
+    if len(content) > most_bytes:
+        rule = f"is larger than {most_bytes} bytes"
         raise ValueError(rule)
     try:
         document = json.loads(

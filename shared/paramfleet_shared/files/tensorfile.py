@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_shared.files.addresses import Address
-from paramfleet_shared.files.documents import MAX_DOCUMENT_BYTES, read_document, whole
+from paramfleet_shared.files.documents import read_document, whole
 from paramfleet_shared.files.regular_files import CREATE, open_regular
 from paramfleet_shared.system.memory import machine_memory
 from paramfleet_shared.values.texts import shown
@@ -55,6 +55,9 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _LENGTH_BYTES = 8
 _ALIGNMENT_BYTES = 8
+_MAX_HEADER_BYTES = 8 << 20
+"""Of a header: some 80,000 tensors. It is read before anything of a file is proven."""
+
 _MAX_DIMENSIONS = 32
 """Of an array, in every version of numpy."""
 
@@ -216,7 +219,7 @@ def read_metadata(path: Path) -> dict[str, str]:
         else:
             file = stack.enter_context(open_regular(path))
         length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
-        length = min(length, MAX_DOCUMENT_BYTES + 1)
+        length = min(length, _MAX_HEADER_BYTES + 1)
         header = file.read(length)
     if len(header) < length:
         raise ValueError("its header is longer than the file")
@@ -379,7 +382,7 @@ def _described(header: bytes) -> tuple[dict[str, Any], dict[str, str]]:
     Raises:
         ValueError: if it is none.
     """
-    described = read_document(header)
+    described = read_document(header, most_bytes=_MAX_HEADER_BYTES)
     if type(described) is not dict:
         raise ValueError("its header is no map")
     metadata = described.pop("__metadata__", {})
@@ -397,7 +400,7 @@ def _parsed(content: NDArray[np.uint8]) -> TensorFile:
     begin = _LENGTH_BYTES + int.from_bytes(content[:_LENGTH_BYTES].tobytes(), "little")
     if not _LENGTH_BYTES <= begin <= len(content):
         raise ValueError("its header is longer than the file")
-    header = content[_LENGTH_BYTES:begin][: MAX_DOCUMENT_BYTES + 1].tobytes()
+    header = content[_LENGTH_BYTES:begin][: _MAX_HEADER_BYTES + 1].tobytes()
     described, metadata = _described(header)
     tensors: dict[str, NDArray[Any]] = {}
     for name, facts in described.items():

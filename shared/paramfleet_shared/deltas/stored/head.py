@@ -16,6 +16,7 @@ __all__ = [
     "HEAD",
     "LOCK",
     "MANIFEST",
+    "MAX_HEAD_BYTES",
     "MOST_NUMBER",
     "base_folder",
     "base_number",
@@ -45,6 +46,9 @@ _FORMAT, _VERSION = "paramfleet-stream", 1
 
 _LAST_MOMENT = 253_402_300_799
 """The end of the year 9999."""
+
+MAX_HEAD_BYTES = 1 << 20
+"""Of ``stream.json``: some 8,000 bases."""
 
 MOST_NUMBER = 10**12 - 1
 """Of a change: names have twelve digits."""
@@ -121,7 +125,9 @@ def read_head(folder: Path) -> StreamHead | None:
     """
     path = folder / HEAD
     try:
-        document = read_document(read_content(path))
+        document = read_document(
+            read_content(path, most_bytes=MAX_HEAD_BYTES), most_bytes=MAX_HEAD_BYTES
+        )
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -151,12 +157,13 @@ def _checked(document: Mapping[str, Any]) -> StreamHead:
         raise ValueError("stream and writer must be 32 hexadecimal digits each")
     last = whole(document["last"], "last", most=MOST_NUMBER)
     bases: dict[int, str] = {}
+    newest = -1
     for wire in document["bases"]:
         number = whole(wire["number"], "number of a base", most=last)
-        if bases and number <= max(bases):
+        if number <= newest:
             raise ValueError("bases must be sorted, each once")
-        bases[number] = wire["sha256"]
-    if not bases or document["base"] != max(bases):
+        bases[number], newest = wire["sha256"], number
+    if not bases or document["base"] != newest:
         raise ValueError("base must be the newest of bases")
     if not all(map(is_digest, (digest, *bases.values()))):
         raise ValueError("digest and sha256 must be 64 hexadecimal digits each")

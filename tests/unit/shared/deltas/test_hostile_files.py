@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +13,20 @@ import pytest
 from safetensors import safe_open
 from tests.unit.shared.deltas.streams import Model, begin, writer_at
 
-from paramfleet_shared.deltas.errors import BaseDamagedError, ChangeDamagedError
+from paramfleet_shared.deltas.errors import (
+    BaseDamagedError,
+    ChangeDamagedError,
+    StreamError,
+)
 from paramfleet_shared.deltas.inspecting.verifying import verify_stream
+from paramfleet_shared.deltas.publishing import change_head
 from paramfleet_shared.deltas.reader import StreamReader
 from paramfleet_shared.deltas.records import Change, StreamTable, TableChange
+from paramfleet_shared.deltas.stored.disk import StreamDisk
 from paramfleet_shared.deltas.stored.head import base_folder, change_file
 from paramfleet_shared.files.tensorfile import write_tensors
 from paramfleet_shared.tables.spec import InitializerSpec
+from paramfleet_shared.testing.clock import FakeClock
 
 IDS, ROWS = np.array([1, 5, 9]), np.ones((3, 3), np.float32)
 
@@ -222,6 +231,42 @@ def test_a_document_that_is_too_large_is_refused(folder: Path) -> None:
 
     with pytest.raises(BaseDamagedError):
         StreamReader(folder).base()
+
+
+def test_a_stream_json_that_is_too_large_is_refused(folder: Path) -> None:
+    before = json.loads((folder / "stream.json").read_text())
+    bases = [{"number": number, "sha256": "0" * 64} for number in range(12_000)]
+    set_head(folder, bases=bases, last=12_000, base=11_999)
+
+    with pytest.raises(StreamError, match="larger than 1048576 bytes"):
+        StreamReader(folder).look()
+
+    kept = [{"number": number, "sha256": "0" * 64} for number in range(5_000)]
+    set_head(folder, **before | {"bases": kept, "last": 5_000, "base": 4_999})
+    began = time.process_time()
+    assert len(StreamReader(folder).look().bases) == 5_000
+    assert time.process_time() - began < 0.1
+
+
+def test_a_writer_lists_no_more_bases_than_are_read(tmp_path: Path) -> None:
+    writer = writer_at(tmp_path)
+    begin(writer, Model())
+    many = replace(writer._known(), last=12_000, bases=dict.fromkeys(range(12_000), "0" * 64))
+
+    with pytest.raises(StreamError, match="12000 bases: keep fewer"):
+        change_head(tmp_path, StreamDisk(), FakeClock(), lambda _: many)
+
+    assert StreamReader(tmp_path).look().bases.keys() == {0}
+
+
+def test_a_header_that_is_too_large_is_refused(folder: Path) -> None:
+    path = change_file(folder, StreamReader(folder).look().stream, 1)
+    content = (9 << 20).to_bytes(8, "little") + b"{}" + b" " * ((9 << 20) - 2)
+    path.write_bytes(content)
+    set_head(folder, digest=hashlib.sha256(content).hexdigest())
+
+    with pytest.raises(ChangeDamagedError, match="larger than 8388608 bytes"):
+        list(StreamReader(folder).changes(0, 1))
 
 
 def test_names_of_tables_lead_to_no_other_folder(tmp_path: Path) -> None:
