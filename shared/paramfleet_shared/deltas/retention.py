@@ -11,7 +11,9 @@ from paramfleet_shared.deltas.stored.head import (
     base_number,
     change_number,
     is_identity,
+    read_head,
 )
+from paramfleet_shared.files.addresses import Address
 
 __all__ = [
     "kept_bases",
@@ -20,6 +22,7 @@ __all__ = [
     "remove_former",
     "remove_stream",
     "remove_unkept",
+    "remove_unnamed",
 ]
 
 
@@ -96,6 +99,30 @@ def remove_stream(own: Path, disk: StreamDisk) -> None:
         elif change_number(name) is not None or _is_draft(name):
             disk.remove(own / name)
     disk.remove_folder(own)
+
+
+def remove_unnamed(folder: Path, stream: str, disk: StreamDisk, *, is_refused: bool) -> None:
+    """Remove a stream that was to be begun, unless ``stream.json`` may name it.
+
+    Args:
+        folder: Of the streams.
+        stream: Which one.
+        disk: What removes.
+        is_refused: Whether ``stream.json`` wasn't replaced for certain. At an address a put
+            that has failed may be done later.
+
+    Raises:
+        StreamError: if ``stream.json`` can't be read.
+        StreamUnreadableError: if the system refuses it.
+        OSError: if the system refuses.
+    """
+    if not is_refused:
+        if isinstance(folder, Address):
+            return
+        head = read_head(folder)
+        if head is not None and head.stream == stream:
+            return
+    remove_stream(folder / stream, disk)
 
 
 def remove_drafts(folder: Path, disk: StreamDisk) -> None:

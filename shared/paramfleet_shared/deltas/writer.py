@@ -29,11 +29,13 @@ from paramfleet_shared.deltas.retention import (
     remove_former,
     remove_stream,
     remove_unkept,
+    remove_unnamed,
 )
 from paramfleet_shared.deltas.stored.change_files import put_change
 from paramfleet_shared.deltas.stored.disk import StreamDisk
 from paramfleet_shared.deltas.stored.head import BASES_LOCK, HEAD, change_file, read_head
 from paramfleet_shared.deltas.stored.schema import StreamSchema
+from paramfleet_shared.errors import FleetError
 from paramfleet_shared.system.clock import Clock
 
 __all__ = ["StreamWriter"]
@@ -126,7 +128,13 @@ class StreamWriter:
 
             self._head = None
             self._schema = _schema_of(tables, dense)
-            self._head = change_head(self.folder, self._disk, self._clock, decide)
+            try:
+                self._head = change_head(self.folder, self._disk, self._clock, decide)
+            except BaseException as error:
+                with suppress(FleetError, OSError):
+                    is_refused = isinstance(error, FleetError)
+                    remove_unnamed(self.folder, stream, self._disk, is_refused=is_refused)
+                raise
             kept = {stream} if before is None else {stream, before.stream}
             remove_former(self.folder, kept, self._disk)
 

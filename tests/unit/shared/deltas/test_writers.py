@@ -112,6 +112,49 @@ def test_a_lock_that_is_held_for_long_is_named(tmp_path: Path) -> None:
     assert writer.publish(EMPTY) == 1
 
 
+@pytest.mark.parametrize("reason", ["a lock", "another writer", "the disk"])
+def test_a_stream_that_could_not_begin_leaves_no_rows(tmp_path: Path, reason: str) -> None:
+    disk = UnreplacedDisk()
+    writer = StreamWriter(tmp_path, clock=JumpingClock(), disk=disk)
+    begin(writer_at(tmp_path), Model())
+    kept = {each.name for each in tmp_path.iterdir()}
+
+    if reason == "a lock":
+        with (tmp_path / "stream.lock").open("r+") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            with pytest.raises(StreamBusyError):
+                begin(writer, Model())
+    elif reason == "the disk":
+        disk.is_full = True
+        with pytest.raises(OSError, match="full"):
+            begin(writer, Model())
+    else:
+
+        def pieces() -> Iterator[tuple[str, NDArray[np.int64], NDArray[np.float32]]]:
+            begin(writer_at(tmp_path), Model())
+            yield "words", np.array([1]), np.zeros((1, 3), np.float32)
+
+        with pytest.raises(OtherWriterError):
+            writer.begin(TABLES, pieces(), {}, moment=1.0)
+        kept.add(StreamReader(tmp_path).look().stream)
+
+    assert {each.name for each in tmp_path.iterdir()} <= kept
+
+
+class UnreplacedDisk(StreamDisk):
+    """A disk that is full when ``stream.json`` is written."""
+
+    is_full = False
+
+    @override
+    @contextmanager
+    def creating(self, path: Path) -> Iterator[IO[bytes]]:
+        if self.is_full and path.name == "stream.json":
+            raise OSError("full")
+        with super().creating(path) as file:
+            yield file
+
+
 def test_one_process_at_a_time_makes_bases(tmp_path: Path) -> None:
     writer = StreamWriter(tmp_path, clock=JumpingClock())
     begin(writer, Model())
