@@ -32,6 +32,7 @@ from paramfleet_shared.deltas.stored.head import (
     base_folder,
     change_file,
     read_head,
+    refuse_link,
 )
 from paramfleet_shared.deltas.stored.schema import StreamSchema
 
@@ -171,6 +172,7 @@ class StreamReader:
             number = chain.number + 1
             path = change_file(self.folder, head.stream, number)
             try:
+                refuse_link(path.parent)
                 link = read_link(path)
                 chain.check(link, path=str(path))
                 digest = self._digest_of(head, number)

@@ -16,7 +16,12 @@ from numpy.typing import NDArray
 
 from paramfleet_shared.deltas.errors import BaseDamagedError, StreamUnreadableError
 from paramfleet_shared.deltas.records import BaseTable, OpenedBase, StreamTable
-from paramfleet_shared.deltas.stored.head import MANIFEST, is_digest, moment_of
+from paramfleet_shared.deltas.stored.head import (
+    MANIFEST,
+    is_digest,
+    moment_of,
+    refuse_link,
+)
 from paramfleet_shared.deltas.stored.schema import (
     MAX_DENSE_NAME,
     StreamSchema,
@@ -108,6 +113,8 @@ def read_manifest(folder: Path, stream: str, number: int, sha256: str) -> BaseMa
     """
     path = folder / MANIFEST
     try:
+        refuse_link(folder.parent)
+        refuse_link(folder)
         content = read_content(path)
         return _proven(content, sha256, stream, number)
     except FileNotFoundError:

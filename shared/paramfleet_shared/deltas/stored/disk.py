@@ -4,17 +4,19 @@ On a disk a file is written beside under another name, synced, and renamed; then
 synced. At an address a put is atomic, as object stores have it.
 """
 
+import errno
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event
 from typing import IO
 
-from paramfleet_shared.deltas.errors import StreamBusyError
+from paramfleet_shared.deltas.errors import StreamBusyError, StreamError
 from paramfleet_shared.files.addresses import Address
-from paramfleet_shared.files.regular_files import CREATE, replaced
+from paramfleet_shared.files.regular_files import replaced
 from paramfleet_shared.system.clock import Clock
 
 __all__ = ["LOCK_WAIT_S", "StreamDisk"]
@@ -23,6 +25,10 @@ LOCK_WAIT_S = 10.0
 """How long a writer waits for another process that publishes."""
 
 _LOOK_S = 0.005
+
+_OPEN_LOCK = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+_OWN_MODE = 0o600
+"""Who can open a lock's file can hold it."""
 
 
 class StreamDisk:
@@ -90,13 +96,14 @@ class StreamDisk:
 
         Raises:
             StreamBusyError: if another process is in such a block for long.
+            StreamError: if something else than the lock's file has its name.
             OSError: if the system refuses.
         """
         if isinstance(path, Address):  # which has no locks: two writers see each other later
             yield
             return
         self.make_folder(path.parent)
-        descriptor = os.open(path, CREATE, 0o666)
+        descriptor = _opened_lock(path)
         try:
             self._wait_for_lock(descriptor, path, clock)
             yield
@@ -134,3 +141,37 @@ class StreamDisk:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def _opened_lock(path: Path) -> int:
+    """Open a lock's file, which is made if it is missing; nothing is written to it.
+
+    Raises:
+        StreamError: if something else has its name: a link, a pipe, a file with a second name,
+            or one of another user than this and the folder's.
+        OSError: if the system refuses.
+    """
+    owners = {os.geteuid(), path.parent.stat().st_uid}
+
+    def is_own(found: os.stat_result) -> bool:
+        return stat.S_ISREG(found.st_mode) and found.st_nlink == 1 and found.st_uid in owners
+
+    rule = (
+        "isn't the lock that a writer makes, but a link, a pipe or somebody else's: remove it"
+    )
+    with suppress(FileNotFoundError):
+        if not is_own(path.lstat()):  # opening it may do something already
+            raise StreamError(path=str(path), rule=rule)
+    try:
+        descriptor = os.open(path, _OPEN_LOCK, _OWN_MODE)
+    except OSError as error:
+        if error.errno in {errno.ELOOP, errno.EISDIR, errno.ENXIO}:
+            raise StreamError(path=str(path), rule=rule) from error
+        raise
+    found = os.fstat(descriptor)
+    if not is_own(found):
+        os.close(descriptor)
+        raise StreamError(path=str(path), rule=rule)
+    if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) != _OWN_MODE:
+        os.fchmod(descriptor, _OWN_MODE)  # as versions before made it
+    return descriptor

@@ -27,6 +27,7 @@ __all__ = [
     "is_identity",
     "moment_of",
     "read_head",
+    "refuse_link",
 ]
 
 HEAD, MANIFEST = "stream.json", "manifest.json"
@@ -62,6 +63,18 @@ def base_folder(folder: Path, stream: str, number: int) -> Path:
 def change_file(folder: Path, stream: str, number: int) -> Path:
     """Return the file of a change."""
     return folder / stream / f"delta-{number:012d}.safetensors"
+
+
+def refuse_link(folder: Path) -> None:
+    """Pass if a folder of a stream is none that leads elsewhere.
+
+    Raises:
+        OSError: if the system refuses to say.
+        ValueError: if it is a link.
+    """
+    if folder.is_symlink():
+        rule = f"its folder {folder.name} is a link, which could lead out of the stream's"
+        raise ValueError(rule)
 
 
 def base_number(name: str) -> int | None:

@@ -269,6 +269,33 @@ def test_a_header_that_is_too_large_is_refused(folder: Path) -> None:
         list(StreamReader(folder).changes(0, 1))
 
 
+@pytest.mark.parametrize("which", ["stream", "base"])
+def test_a_folder_that_is_a_link_is_refused(folder: Path, which: str) -> None:
+    stream = StreamReader(folder).look().stream
+    path = folder / stream if which == "stream" else base_folder(folder, stream, 0)
+    elsewhere = folder / "elsewhere"
+    path.rename(elsewhere)
+    reader = StreamReader(folder)
+    path.symlink_to(elsewhere)
+
+    with pytest.raises(BaseDamagedError, match="is a link"):
+        reader.base()
+    with pytest.raises(BaseDamagedError, match="is a link"):
+        list(reader.changes(0, 1))
+
+
+def test_a_stream_that_becomes_a_link_is_read_no_further(folder: Path) -> None:
+    reader = StreamReader(folder)
+    path = folder / reader.base().stream
+    reader._schema(reader.look())
+    elsewhere = folder / "elsewhere"
+    path.rename(elsewhere)
+    path.symlink_to(elsewhere)
+
+    with pytest.raises(ChangeDamagedError, match="is a link"):
+        list(reader.changes(0, 1))
+
+
 def test_names_of_tables_lead_to_no_other_folder(tmp_path: Path) -> None:
     writer = writer_at(tmp_path)
     names = ("a/b", "a_b", "A/b", "x" * 250)

@@ -1,6 +1,8 @@
 """Two writers of one folder, of one process or of two; and a folder that others lock."""
 
 import fcntl
+import os
+import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -153,6 +155,45 @@ class UnreplacedDisk(StreamDisk):
             raise OSError("full")
         with super().creating(path) as file:
             yield file
+
+
+@pytest.mark.parametrize("lock", ["stream.lock", "bases.lock"])
+@pytest.mark.parametrize("kind", ["pipe", "link", "second name", "folder"])
+def test_what_is_no_lock_is_named_and_left_alone(tmp_path: Path, lock: str, kind: str) -> None:
+    writer = writer_at(tmp_path)
+    begin(writer, Model())
+    writer.publish(EMPTY)
+    path, victim = tmp_path / lock, tmp_path / "victim"
+    path.unlink(missing_ok=True)
+    victim.write_text("precious")
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "link":
+        path.symlink_to(victim)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.hardlink_to(victim)
+
+    with pytest.raises(StreamError, match=rf"{lock}: isn't the lock"):
+        writer.compact()
+
+    assert victim.read_text() == "precious"
+
+
+def test_who_may_read_a_folder_cannot_hold_its_locks(tmp_path: Path) -> None:
+    former = os.umask(0o022)
+    try:
+        writer = writer_at(tmp_path)
+        begin(writer, Model())
+        writer.publish(EMPTY)
+        (tmp_path / "stream.lock").chmod(0o644)  # as versions before made it
+        writer.compact()
+    finally:
+        os.umask(former)
+
+    for lock in ("stream.lock", "bases.lock"):
+        assert stat.S_IMODE((tmp_path / lock).stat().st_mode) == 0o600
 
 
 def test_one_process_at_a_time_makes_bases(tmp_path: Path) -> None:
