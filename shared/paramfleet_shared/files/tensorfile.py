@@ -26,6 +26,7 @@ from paramfleet_shared.system.memory import machine_memory
 from paramfleet_shared.values.texts import shown
 
 __all__ = [
+    "MOST_DIMENSIONS",
     "TensorFacts",
     "TensorFile",
     "Written",
@@ -58,7 +59,7 @@ _ALIGNMENT_BYTES = 8
 _MAX_HEADER_BYTES = 8 << 20
 """Of a header: some 80,000 tensors. It is read before anything of a file is proven."""
 
-_MAX_DIMENSIONS = 32
+MOST_DIMENSIONS = 32
 """Of an array, in every version of numpy."""
 
 
@@ -413,8 +414,8 @@ def _parsed(content: NDArray[np.uint8]) -> TensorFile:
         except (KeyError, TypeError, ValueError) as error:
             problem = f"tensor {shown(name)} is described wrongly: {error!r}"
             raise ValueError(problem) from error
-        if len(shape) > _MAX_DIMENSIONS:
-            problem = f"tensor {shown(name)} has more than {_MAX_DIMENSIONS} dimensions"
+        if len(shape) > MOST_DIMENSIONS:
+            problem = f"tensor {shown(name)} has more than {MOST_DIMENSIONS} dimensions"
             raise ValueError(problem)
         count = int(np.prod(shape, dtype=object))
         if not begin <= first <= stop <= len(content):

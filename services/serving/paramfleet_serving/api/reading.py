@@ -4,6 +4,7 @@ Shape legend: q = ids of a table.
 """
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_shared.errors.serving import LookupRequestError, LookupTooLargeError
-from paramfleet_shared.files.tensorfile import parse_tensors
+from paramfleet_shared.files.tensorfile import MOST_DIMENSIONS, parse_tensors
 from paramfleet_shared.values.texts import shown
 
 __all__ = ["JSON", "RAW", "Asked", "check_size", "read_lookup", "read_object"]
@@ -48,9 +49,8 @@ def read_lookup(body: bytes, kind: str, *, max_ids: int) -> Asked:
         LookupRequestError: naming what can't be read.
         LookupTooLargeError: if there are too many ids.
     """
-    asked = _read_raw(body) if kind == RAW else _read_json(body)
-    if asked.num_ids > max_ids:
-        raise LookupTooLargeError(what="ids", found=asked.num_ids, most=max_ids)
+    asked = _read_raw(body) if kind == RAW else _read_json(body, max_ids)
+    _check_count(asked.num_ids, max_ids)
     return asked
 
 
@@ -64,10 +64,19 @@ def check_size(asked: Asked, widths: Mapping[str, int], *, max_bytes: int) -> No
 
     Raises:
         LookupTooLargeError: if they may not.
+        LookupRequestError: if the shape of a table's rows is more than an array can have.
     """
     num_bytes = sum(4 * widths[name] * len(ids) for name, ids in asked.ids.items())
     if num_bytes > max_bytes:
         raise LookupTooLargeError(what="bytes of rows", found=num_bytes, most=max_bytes)
+    for name, shape in asked.shapes.items():
+        if len(shape) >= MOST_DIMENSIONS:
+            rule = f"must have fewer than {MOST_DIMENSIONS} dimensions, not {len(shape)}"
+            raise LookupRequestError(where=f"ids of table {shown(name)}", rule=rule)
+        span = math.prod(length or 1 for length in (*shape, widths[name], 4))
+        if span > _MOST:
+            rule = f"shape {list(shape)} with rows of {widths[name]} is no array's"
+            raise LookupRequestError(where=f"ids of table {shown(name)}", rule=rule)
 
 
 def read_object(body: bytes, known: Mapping[str, type]) -> dict[str, Any]:
@@ -97,13 +106,25 @@ def read_object(body: bytes, known: Mapping[str, type]) -> dict[str, Any]:
     return document
 
 
-def _read_json(body: bytes) -> Asked:
+def _check_count(num_ids: int, max_ids: int) -> None:
+    """Pass if there are few enough ids.
+
+    Raises:
+        LookupTooLargeError: if there aren't.
+    """
+    if num_ids > max_ids:
+        raise LookupTooLargeError(what="ids", found=num_ids, most=max_ids)
+
+
+def _read_json(body: bytes, max_ids: int) -> Asked:
     """Read JSON.
 
     Raises:
         LookupRequestError: naming what is wrong.
+        LookupTooLargeError: if there are too many ids; none of them was looked at.
     """
     tables = read_object(body, {"tables": dict})["tables"]
+    _check_count(sum(len(ids) for ids in tables.values() if type(ids) is list), max_ids)
     ids = {name: _ids_of(name, listed) for name, listed in tables.items()}
     return Asked(ids, {name: each.shape for name, each in ids.items()})
 

@@ -5,6 +5,7 @@ import random
 from typing import Any
 
 import numpy as np
+import pytest
 from tests.unit.serving.streams import UNIVERSE, Stream
 
 from paramfleet_serving.api.answering import error_answer
@@ -12,6 +13,7 @@ from paramfleet_serving.api.reading import JSON, RAW, check_size, read_lookup
 from paramfleet_serving.store.model import Model
 from paramfleet_shared.deltas.reader import StreamReader
 from paramfleet_shared.errors import FleetError
+from paramfleet_shared.errors.serving import LookupRequestError, LookupTooLargeError
 from paramfleet_shared.files.tensorfile import tensor_pieces
 
 SEED, MANY, FEW = 5, 10_000, 200
@@ -102,6 +104,26 @@ def test_ten_thousand_bodies_are_read_or_refused_by_name(stream: Stream) -> None
 
     assert outcomes.keys() <= {200, 400, 404, 413}
     assert min(outcomes[200], outcomes[400], outcomes[404]) > 20
+
+
+def test_too_many_ids_are_refused_before_one_is_looked_at() -> None:
+    body = json.dumps({"tables": {"words": [1] * 8 + ["x"], "users": [2] * 2}}).encode()
+
+    with pytest.raises(LookupTooLargeError, match="11 ids"):
+        read_lookup(body, JSON, max_ids=10)
+
+
+@pytest.mark.parametrize("shape", [[0, 2**53], [1] * 32, [2**53, 0]])
+def test_a_shape_that_no_array_of_rows_has_is_named(shape: list[int]) -> None:
+    count = int(shape == [1] * 32)
+    header = {"wide": {"dtype": "I64", "shape": shape, "data_offsets": [0, 8 * count]}}
+    text = json.dumps(header).encode()
+    body = len(text).to_bytes(8, "little") + text + bytes(8 * count)
+
+    asked = read_lookup(body, RAW, max_ids=10)
+
+    with pytest.raises(LookupRequestError, match=r"ids of table 'wide': (shape|must have)"):
+        check_size(asked, {"wide": 256}, max_bytes=1 << 20)
 
 
 async def test_the_server_answers_all_of_them(stream: Stream, serve: Any) -> None:
