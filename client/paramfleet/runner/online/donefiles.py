@@ -57,8 +57,7 @@ def delta_line(*, identity: int, key: int, path: str, monitor: str) -> str:
 
 def with_line(text: str, line: str) -> str:
     """Return a list with one more line."""
-    lines = text.splitlines()
-    return "\n".join([*(each for each in lines if each.strip()), line, ""])
+    return "\n".join([*(each for _, each in _lines(text)), line, ""])
 
 
 def read_written(checkpoints: str, bases: str, deltas: str) -> Written:
@@ -92,7 +91,11 @@ def new_id(deltas: str, *, now: int) -> int:
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    for number, line in enumerate(text.splitlines(), start=1):
+    """Yield a list's lines but blank ones, each with its number.
+
+    A path may have other ends of lines of Unicode's, as U+2028: they end no line here.
+    """
+    for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             yield number, line
 

@@ -6,6 +6,7 @@ again goes on behind its newest complete checkpoint, which says itself where it 
 """
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -33,6 +34,9 @@ from paramfleet_shared.system.clock import Clock
 __all__ = ["train_by_days"]
 
 log = logging.getLogger(__name__)
+
+_UNWRITABLE = re.compile("[\\t\\r\\n\\0\\ud800-\\udfff]")
+"""What a path may not have: what ends a field or a line, and what can't be written."""
 
 
 def train_by_days(model: Model[Any], clock: Clock) -> Outcome:
@@ -316,8 +320,11 @@ def _root_of(model: Model[Any]) -> Any:
     rule = ""
     if isinstance(place_of(name), Address):
         rule = "must be a folder of this machine: bases and deltas go to no address"
-    elif any(letter in str(config.path_of(name)) for letter in "\t\r\n"):
-        rule = "must have no tabs and no ends of lines: lists name what is in it"
+    elif _UNWRITABLE.search(str(config.path_of(name))):
+        rule = (
+            "must have no tabs, no ends of lines, and only what UTF-8 can write: lists name "
+            "what is in it"
+        )
     if rule:
         key = "runner.model_save_path"
         raise ConfigError(where=str(config.path), key=key, value=repr(name), rule=rule)

@@ -63,6 +63,20 @@ def test_what_was_written_is_read() -> None:
     assert (new_id(deltas, now=5), new_id(deltas, now=50), new_id("", now=5)) == (10, 50, 5)
 
 
+@pytest.mark.parametrize("letter", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028"])
+def test_only_a_line_feed_ends_a_line(letter: str) -> None:
+    path = f"/m{letter}n/20260101/6"
+    checkpoints = with_line("", checkpoint_line(Place("20260101", 6), key=0, path=path))
+    checkpoints = with_line(
+        checkpoints, checkpoint_line(Place("20260101", 7), key=0, path=path)
+    )
+
+    written = read_written(checkpoints, "", "")
+
+    assert written.listed == {Place("20260101", 6), Place("20260101", 7)}
+    assert checkpoints.count(path) == 2
+
+
 GOOD = base_line(key=7, path="/m/20260102/base", monitor="")
 
 

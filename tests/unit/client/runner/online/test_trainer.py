@@ -402,6 +402,7 @@ def test_a_model_may_begin_with_one_trained_by_days(folder: Path) -> None:
     [
         ("runner.model_save_path=s3://bucket/saved", "folder of this machine"),
         ("runner.model_save_path=a\tb", "no tabs"),
+        ("runner.model_save_path=a\udcffb", "only what UTF-8 can write"),
         ("runner.model_save_path=", "runner.model_save_path"),
         ("runner.reader_type=QueueDataset", "InMemoryDataset"),
         ("runner.sync_mode=gpubox", "sync, async or geo"),
