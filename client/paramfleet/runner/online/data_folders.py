@@ -58,15 +58,15 @@ class DataFolders:
             folder = f"{self._root.rstrip('/')}/{coming.place.day}/{name}"
             try:
                 found = self._files(folder)
+                if self._is_done(found):  # it says nothing of a listing that began before it
+                    found = self._files(folder)
             except CannotReadFileError as error:
                 if not self._donefile:
                     raise
                 waits_for = f"{folder}/{self._donefile}"
                 return Look(waits_for=waits_for, reason=error.reason)
-            if self._donefile:
-                done = [file for file in found or () if _name(file) == self._donefile]
-                if not done:
-                    return Look(waits_for=f"{folder}/{self._donefile}")
+            if self._donefile and not self._is_done(found):
+                return Look(waits_for=f"{folder}/{self._donefile}")
             if found is None:
                 return Look(missing=folder)
             files += [file for file in found if _name(file) != self._donefile]
@@ -92,6 +92,10 @@ class DataFolders:
         except OSError as error:
             raise CannotReadFileError(file=folder, reason=str(error)) from error
         return [file for file in found if not _name(file).startswith(".") or self._is(file)]
+
+    def _is_done(self, found: list[str] | None) -> bool:
+        """Return whether a listing has the file that says that its folder is complete."""
+        return bool(self._donefile) and any(self._is(file) for file in found or ())
 
     def _is(self, file: str) -> bool:
         return _name(file) == self._donefile

@@ -1,9 +1,12 @@
 """What there is of a pass: its files, the folder that is missing, or what is waited for."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from typing_extensions import override
 
 from paramfleet.data.reading.files import CannotReadFileError
 from paramfleet.runner import HyperParameters
@@ -11,6 +14,30 @@ from paramfleet.runner.config.configuration import Config
 from paramfleet.runner.config.settings import RunnerSettings
 from paramfleet.runner.online.calendar import Pass, Place
 from paramfleet.runner.online.data_folders import DataFolders, Look
+
+
+class Paged(MemoryFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """One whose listing is made over a while: files that come meanwhile may be left out."""
+
+    protocol = "paged"
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+
+    @classmethod
+    @override
+    def _strip_protocol(cls, path: str) -> str:
+        return str(super()._strip_protocol(path.removeprefix("paged://")))
+
+    @override
+    def ls(self, path: str, detail: bool = True, **kwargs: Any) -> Any:
+        found = super().ls(path, detail=detail, **kwargs)
+        folder = path.rstrip("/")
+        if not self.exists(f"{folder}/done"):
+            self.pipe({f"{folder}/b": b"", f"{folder}/done": b""})
+            done = self.info(f"{folder}/done")
+            found = [*found, done if detail else done["name"]]
+        return found
+
 
 COMING = Pass(Place("20260101", 1), ("0000", "0005"))
 
@@ -83,6 +110,18 @@ def test_a_folder_is_complete_with_its_file(tmp_path: Path, data: str, donefile:
     write(day / "0005", donefile)
     found = folders.look(COMING)
     assert [name.rpartition("/")[2] for name in found.files] == ["a", "b"]
+
+
+def test_files_that_came_while_their_folder_was_listed_are_in_the_pass(tmp_path: Path) -> None:
+    fsspec.register_implementation("paged", Paged, clobber=True)
+    system = Paged()
+    for name in COMING.folders:
+        system.pipe(f"/data/20260101/{name}/a", b"")
+
+    found = folders_of(tmp_path, "paged:///data", "done").look(COMING)
+
+    names = [name.partition("20260101")[2] for name in found.files]
+    assert names == ["/0000/a", "/0000/b", "/0005/a", "/0005/b"]
 
 
 def test_an_empty_folder_is_there(tmp_path: Path, data: str) -> None:
