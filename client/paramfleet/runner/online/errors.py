@@ -1,8 +1,16 @@
 """What can be wrong with the data of a training by days, or with what it goes on from."""
 
+from typing_extensions import override
+
 from paramfleet_shared.errors import ContractError, UnavailableError
 
-__all__ = ["DataMissingError", "DataNotComeError", "NotTogetherError", "OtherPassesError"]
+__all__ = [
+    "DataMissingError",
+    "DataNotComeError",
+    "ModelFolderInUseError",
+    "NotTogetherError",
+    "OtherPassesError",
+]
 
 
 class DataMissingError(ContractError):
@@ -29,6 +37,24 @@ class DataNotComeError(UnavailableError):
         "{part}: {waits_for} didn't come within {seconds:g} s (runner.data_wait_s): when it is "
         "there, start the training again, which goes on behind its newest checkpoint"
     )
+
+
+class ModelFolderInUseError(UnavailableError):
+    """Another training saves into the same folder."""
+
+    code = "unavailable.model_folder_in_use"
+    path: str
+    holder: str
+    """Process id and machine of its worker 0; empty if they can't be told."""
+
+    @override
+    def describe(self) -> str:
+        holder = f"process {self.holder}" if self.holder else "another process"
+        return (
+            f"{self.path} (runner.model_save_path) is in use by {holder}, worker 0 of another "
+            "training by days: wait for its end, or end it with paramfleet end, or name "
+            "another folder"
+        )
 
 
 class OtherPassesError(ContractError):

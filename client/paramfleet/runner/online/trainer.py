@@ -8,6 +8,8 @@ again goes on behind its newest complete checkpoint, which says itself where it 
 import logging
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import paramfleet as fleet
@@ -20,6 +22,7 @@ from paramfleet.runner.online.coming import Coming
 from paramfleet.runner.online.course import Course, Plan
 from paramfleet.runner.online.deeds import Deeds, written_of
 from paramfleet.runner.online.errors import OtherPassesError
+from paramfleet.runner.online.hold import held_for_training
 from paramfleet.runner.online.model_folder import ModelFolder
 from paramfleet.runner.online.pass_data import PassData, TrainingBatches
 from paramfleet.runner.online.state import OnlineState
@@ -47,6 +50,7 @@ def train_by_days(model: Model[Any], clock: Clock) -> Outcome:
     Raises:
         ConfigError: if a key contradicts what is there.
         NotTogetherError: if workers come and go.
+        ModelFolderInUseError: if another training has the folder of what is saved.
         OtherPassesError: if the newest checkpoint isn't one that these passes go on from.
         DataMissingError: if a pass has no folder, and nothing is to be waited for.
         DataNotComeError: if the data of a pass doesn't come in time.
@@ -58,8 +62,14 @@ def train_by_days(model: Model[Any], clock: Clock) -> Outcome:
         test = open_batches(model, list_files(config, "test_data_dir"), test=True)
     first = fleet.worker_index() == 0
     folder = config.path_of(runner.visual_path) if runner.use_visual and first else None
-    with shown(interval=runner.print_interval) as display, visual(folder) as write:
-        trainer = OnlineTrainer(model, clock, display, write)
+    check_together()
+    root = _root_of(model)
+    with (
+        held_for_training(root) if first else nullcontext(),
+        shown(interval=runner.print_interval) as display,
+        visual(folder) as write,
+    ):
+        trainer = OnlineTrainer(model, ModelFolder(root), clock, display, write)
         started = clock.monotonic()
         trainer.run()
         fleet.finish_training()
@@ -95,27 +105,33 @@ class OnlineTrainer:
 
     Args:
         model: What to train.
+        folder: Gets what is saved.
         clock: For speeds and waits.
         display: Shows how far it is.
         write: Gets curves.
 
     Raises:
         ConfigError: if a key contradicts what is there.
-        NotTogetherError: if workers come and go.
         OtherPassesError: if the newest checkpoint isn't one that these passes go on from.
         FleetError: if the tables can't be joined, or a checkpoint not be loaded.
     """
 
-    def __init__(self, model: Model[Any], clock: Clock, display: Display, write: Write) -> None:
+    def __init__(
+        self,
+        model: Model[Any],
+        folder: ModelFolder,
+        clock: Clock,
+        display: Display,
+        write: Write,
+    ) -> None:
         runner = model.config.runner
         self._model = model
         self._runner = runner
         self._clock = clock
         self._display = display
         self._write = write
-        check_together()
         self._calendar = Calendar.of(runner)
-        self._folder = ModelFolder(_root_of(model))
+        self._folder = folder
         written = written_of(self._folder)  # what is wrong there ends it before anybody joins
         self.learner = Learner(model, clock)
         self._batches = TrainingBatches(model)
@@ -309,7 +325,7 @@ def _facts(coming: Pass) -> dict[str, Any]:
     return {"day": coming.place.day, "pass": coming.place.number}
 
 
-def _root_of(model: Model[Any]) -> Any:
+def _root_of(model: Model[Any]) -> Path:
     """Return the folder of all that is saved.
 
     Raises:
