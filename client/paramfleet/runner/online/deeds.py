@@ -70,7 +70,7 @@ class Deeds:
         elif deed.kind == "list":
             self._list(deed.place, key=course.base_key)
         elif deed.kind == "base":
-            return course.key_of(deed.place) or self._base(deed.place)
+            return self._kept(deed.place, course) or self._base(deed.place)
         elif deed.kind == "delta":
             return self._delta(deed, course)
         return 0
@@ -87,6 +87,24 @@ class Deeds:
             path = str(self._folder.checkpoint(place))
             self._folder.add(CHECKPOINTS, checkpoint_line(place, key=key, path=path))
 
+    def _kept(self, place: Place, course: Course) -> int:
+        """Return the key of a base that an interrupted training has published; 0 for none.
+
+        It is of the model of that training. In sync that is this one, to the bit; else they
+        differ somewhat, and readers have its rows until others come.
+        """
+        key = course.key_of(place)
+        if key and not self._in_sync:
+            facts = {"folder": str(self._folder.base(place)), "key": key}
+            reason = "what it has was trained again, and not in sync: its numbers are others"
+            remedy = (
+                f"to have it made again, remove its line from {BASES}, and go back behind it: "
+                "move newer checkpoints elsewhere before the next start"
+            )
+            more = {"reason": reason, "remedy": remedy}
+            log.warning("worker.base_kept", extra={**facts, **more})
+        return key
+
     def _base(self, place: Place) -> int:
         path = self._folder.base(place)
         key = new_key(self._folder.written(), now=_now())
@@ -99,9 +117,7 @@ class Deeds:
         """Publish a delta; a base where it isn't known what has changed: return its key."""
         if course.has_delta(deed.place):
             return 0
-        if made := course.key_of(
-            deed.place
-        ):  # in its place, by a training that was interrupted
+        if made := self._kept(deed.place, course):  # in its place
             return made
         key, path = course.base_key, self._folder.delta(deed.place)
         if not key:

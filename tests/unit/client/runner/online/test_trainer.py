@@ -444,3 +444,20 @@ def test_without_a_base_there_are_no_deltas(
     assert lines_of(folder, "donefile.txt")[0].split("\t")[1] == "0"
     warned = [r for r in caplog.records if r.getMessage() == "worker.delta_without_base"]
     assert len(warned) == 1
+
+
+@pytest.mark.parametrize(("mode", "count"), [("async", 1), ("sync", 0)])
+def test_a_base_that_stays_beside_another_model_is_told(
+    folder: Path, mode: str, count: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    result_of(run(folder, f"runner.sync_mode={mode}", "runner.days=20260101"))
+    shutil.rmtree(folder / "saved/20260102/0")
+    base = folder / "saved/20260102/base"
+    key = int(json.loads(lines_of(folder, "base_donefile.txt")[-1])["key"])
+
+    result_of(run(folder, f"runner.sync_mode={mode}", "runner.days=20260101"))
+
+    warned = [vars(r) for r in caplog.records if r.getMessage() == "worker.base_kept"]
+    assert [(each["folder"], each["key"]) for each in warned] == [(str(base), key)] * count
+    assert all("base_donefile.txt" in each["remedy"] for each in warned)
+    assert len(lines_of(folder, "base_donefile.txt")) == 2
