@@ -69,7 +69,7 @@ def follow(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return what follows a job into a folder to its end."""
 
     async def run(job: Job, writer: StreamWriter, plan: ExportPlan = PLAN) -> Exporter:
-        state = JobState(1, PLACE, has_ended=False, failed=False)
+        state = JobState(1, "first", PLACE, has_ended=False, failed=False)
 
         async def look(_: Locator) -> JobState:
             return state
@@ -195,3 +195,32 @@ async def test_what_changes_is_kept_while_a_stream_begins(
     await follow(job, writer)
 
     assert job.kept >= 3
+
+
+async def test_another_run_of_the_same_number_is_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each launch of a job may have a registry of its own, which counts from one."""
+    monkeypatch.setattr(exporting, "RETRY_S", 0.01)
+    runs = [JobState(1, name, PLACE, has_ended=False, failed=False) for name in "ab"]
+    feeds = [Job(3), Job(3)]
+    made = iter(feeds)
+
+    async def look(_: Locator) -> JobState:
+        return runs[0] if feeds[0].left else runs[1]
+
+    monkeypatch.setattr(Locator, "look", look)
+    monkeypatch.setattr(exporting, "JobFeed", lambda *_, **__: next(made))
+    plan = ExportPlan(every_s=0.01, base_changes=0, stays=True)
+    writer, settings = StreamWriter(tmp_path, clock=CLOCK), JobSettings(insecure=True)
+    following = asyncio.get_running_loop().create_task(
+        Exporter(lambda: settings, writer, plan, clock=CLOCK).run()
+    )
+
+    async with asyncio.timeout(30):
+        while feeds[1].left:  # noqa: ASYNC110 -- nothing announces it
+            await asyncio.sleep(0.01)
+    following.cancel()
+    await asyncio.wait((following,))
+
+    assert ids_in(tmp_path) == {2, 3}

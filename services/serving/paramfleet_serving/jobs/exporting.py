@@ -156,7 +156,7 @@ class Exporter:
             FleetError: why it can't be followed, or the folder not be written to.
             OSError: if the folder refuses.
         """
-        ended = 0
+        ended = ""
         try:
             while True:
                 state = await self._await_run(after=ended)
@@ -171,7 +171,7 @@ class Exporter:
                 )
                 try:
                     if await self._follow(feed, state):
-                        ended = state.epoch
+                        ended = state.run
                         self._note_end(feed)
                     if feed.has_ended and not self._plan.stays:
                         return  # its registry may have gone with it
@@ -181,15 +181,18 @@ class Exporter:
             await self._end_compacting()
             await self._locator.close()
 
-    async def _await_run(self, *, after: int) -> JobState | None:
+    async def _await_run(self, *, after: str) -> JobState | None:
         """Return a run whose pservers serve; None if there is nothing to wait for.
+
+        Args:
+            after: Another one than this, which has ended; empty for none.
 
         Raises:
             FleetError: if the registry refuses.
         """
         while True:
             state = await self._look_again()
-            is_new = state.epoch > after and not state.has_ended
+            is_new = bool(state.run) and state.run != after and not state.has_ended
             if is_new and state.placement is not None:
                 return state
             if (state.has_ended or after) and not is_new and not self._plan.stays:
@@ -208,7 +211,7 @@ class Exporter:
             if await self._attempt(feed, state):
                 return True
             now = await self._look_again()
-            if now.has_ended or now.epoch != state.epoch:
+            if now.has_ended or now.run != state.run:
                 return True
             await self._clock.sleep(RETRY_S)
             if not self._is_begun or now.placement != state.placement:
@@ -359,7 +362,7 @@ class Exporter:
             now = await self._locator.look()
         except _PASSING:
             return
-        if (now.epoch, now.placement) != (state.epoch, state.placement):
+        if (now.run, now.placement) != (state.run, state.placement):
             reason = "other processes are its pservers now"
             raise FeedOverError(reader=self._reader, reason=reason)
 

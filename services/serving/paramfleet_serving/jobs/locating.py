@@ -18,6 +18,8 @@ class JobState(NamedTuple):
 
     epoch: int
     """0: there was none."""
+    run: str
+    """What tells it from other runs, also of launches with other registries."""
     placement: Placement | None
     """None until every pserver serves."""
     has_ended: bool
@@ -45,10 +47,11 @@ class Locator:
         """
         epoch, record = await self._registry.read_latest()
         if record is None:
-            return JobState(epoch, None, has_ended=False, failed=False)
+            return JobState(epoch, "", None, has_ended=False, failed=False)
         placement = None if record.placement is None else dict(record.placement)
         return JobState(
             epoch,
+            f"{record.launch} {record.run_id} {epoch}",
             None if placement is None else Placement.from_wire(placement),
             has_ended=record.state in {"finished", "failed"},
             failed=record.state == "failed",
