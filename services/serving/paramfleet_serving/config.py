@@ -81,7 +81,7 @@ class ServingSettings(JobSettings):
     """Longest body of a request."""
 
     max_answer_bytes: int = 16 << 20
-    """Most bytes of rows in one answer."""
+    """Most bytes of rows in one answer. In JSON a number counts as 28, in bytes as 4."""
 
     max_requests: int = 64
     """Most requests that are in work at a time; further ones are answered 503, to be sent

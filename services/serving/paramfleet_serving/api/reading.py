@@ -21,6 +21,9 @@ __all__ = ["JSON", "RAW", "Asked", "check_size", "read_lookup", "read_object"]
 JSON = "application/json"
 RAW = "application/x-safetensors"
 
+_JSON_BYTES = 28
+"""That a number takes in JSON at most, with what stands around it."""
+
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 
@@ -54,19 +57,23 @@ def read_lookup(body: bytes, kind: str, *, max_ids: int) -> Asked:
     return asked
 
 
-def check_size(asked: Asked, widths: Mapping[str, int], *, max_bytes: int) -> None:
+def check_size(
+    asked: Asked, widths: Mapping[str, int], kind: str = RAW, *, max_bytes: int
+) -> None:
     """Pass if the rows that were asked for may be one answer.
 
     Args:
         asked: What was.
         widths: D of each of its tables.
-        max_bytes: Most bytes of rows.
+        kind: Content type of the answer.
+        max_bytes: Most bytes of rows, as the answer has them.
 
     Raises:
         LookupTooLargeError: if they may not.
         LookupRequestError: if the shape of a table's rows is more than an array can have.
     """
-    num_bytes = sum(4 * widths[name] * len(ids) for name, ids in asked.ids.items())
+    each = _JSON_BYTES if kind == JSON else 4
+    num_bytes = sum(each * widths[name] * len(ids) for name, ids in asked.ids.items())
     if num_bytes > max_bytes:
         raise LookupTooLargeError(what="bytes of rows", found=num_bytes, most=max_bytes)
     for name, shape in asked.shapes.items():

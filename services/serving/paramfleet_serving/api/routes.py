@@ -14,6 +14,7 @@ from paramfleet_serving.api.answering import (
     error_answer,
     json_rows,
     raw_answer,
+    tensor_bytes,
     version_headers,
 )
 from paramfleet_serving.api.reading import (
@@ -106,6 +107,8 @@ class Api:
         self._clock = clock
         self._now = now
         self._num_in_work = 0
+        self._dense: tuple[str, asyncio.Task[bytearray]] | None = None
+        """The dense parameters that were asked for last, by their tag."""
 
     @property
     def routes(self) -> Sequence[web.RouteDef]:
@@ -175,14 +178,20 @@ class Api:
         asked = read_lookup(await request.read(), kind, max_ids=settings.max_ids)
         with self._follower.served.view() as view:
             widths = {name: view.table(name).dim for name in asked.ids}
-            check_size(asked, widths, max_bytes=settings.max_answer_bytes)
+            check_size(asked, widths, kind, max_bytes=settings.max_answer_bytes)
             rows = await _rows_of(view, asked)
-            answer = await self._answer(kind, view, asked, rows)
+            version, moment = view.version, view.moment
         self.measures.lookups.labels("raw" if kind == RAW else "json").inc()
         for name, found in rows.items():
             self.measures.rows.labels(name).inc(len(found))
         self.measures.seconds.observe(self._clock.monotonic() - began)
-        return answer
+        if kind == JSON:
+            return await json_rows(request, self._head(version, moment), rows)
+        shaped = {
+            name: found.reshape(*asked.shapes[name], found.shape[1])
+            for name, found in rows.items()
+        }
+        return raw_answer(shaped, version_headers(version, self._age(moment)))
 
     @requires("read")
     @_counted
@@ -210,12 +219,14 @@ class Api:
     async def give_dense(self, request: web.Request) -> web.StreamResponse:
         """Answer the dense parameters; 304 if the asker has them."""
         with self._follower.served.view() as view:
-            etag = f"{view.version.stream}.{view.dense_number}"
-            headers = version_headers(view, self._age(view.moment)) | {"ETag": f'"{etag}"'}
-            known = request.if_none_match or ()
-            if any(each.value in {etag, "*"} for each in known):
-                return web.Response(status=304, headers=headers)
-            return raw_answer(view.dense, headers)
+            version, moment, dense = view.version, view.moment, view.dense
+            etag = f"{version.stream}.{view.dense_number}"
+        headers = version_headers(version, self._age(moment)) | {"ETag": f'"{etag}"'}
+        known = request.if_none_match or ()
+        if any(each.value in {etag, "*"} for each in known):
+            return web.Response(status=304, headers=headers)
+        body = await self._dense_bytes(etag, dense)
+        return web.Response(body=body, content_type=RAW, headers=headers)
 
     @requires("admin")
     @_answered
@@ -242,16 +253,15 @@ class Api:
         self._follower.follow()
         return web.json_response({"following": True})
 
-    async def _answer(
-        self, kind: str, view: View, asked: Asked, rows: Mapping[str, NDArray[np.float32]]
-    ) -> web.Response:
-        if kind == JSON:
-            return await json_rows(self._head(view.version, view.moment), rows)
-        shaped = {
-            name: found.reshape(*asked.shapes[name], found.shape[1])
-            for name, found in rows.items()
-        }
-        return raw_answer(shaped, version_headers(view, self._age(view.moment)))
+    async def _dense_bytes(self, etag: str, dense: Mapping[str, NDArray[Any]]) -> bytearray:
+        """Return dense parameters as bytes, made once for all who ask for them."""
+        known, making = self._dense or ("", None)
+        has_failed = making is not None and making.done() and making.exception() is not None
+        if making is None or known != etag or has_failed:
+            made = asyncio.to_thread(tensor_bytes, dense)
+            making = asyncio.get_running_loop().create_task(made)
+            self._dense = etag, making
+        return await asyncio.shield(making)
 
     def _head(self, version: Any, moment: float) -> dict[str, Any]:
         return {"version": version._asdict(), "age_s": round(self._age(moment), 6)}
@@ -281,7 +291,7 @@ async def _rows_of(view: View, asked: Asked) -> dict[str, NDArray[np.float32]]:
 
 def _length(answer: web.Response) -> int:
     body = answer.body
-    return len(body) if isinstance(body, bytes) else 0
+    return len(body) if isinstance(body, bytes | bytearray) else 0
 
 
 @web.middleware

@@ -11,6 +11,7 @@ from tests.unit.serving.streams import UNIVERSE, Served, Stream, until
 
 from paramfleet_serving.api import answering
 from paramfleet_serving.api import routes as api_routes
+from paramfleet_shared.deltas.records import StreamTable
 from paramfleet_shared.files.tensorfile import parse_tensors, tensor_pieces
 
 RAW = "application/x-safetensors"
@@ -62,6 +63,86 @@ async def test_long_lookups_are_done_in_parts(
 
     found = parse_tensors(body).tensors["words"]
     assert np.array_equal(found, stream.reference.lookup("words", UNIVERSE))
+
+
+async def test_wide_rows_are_made_json_in_parts(stream: Stream, serve: Any) -> None:
+    wide = StreamTable(name="wide", dim=answering._PART_NUMBERS * 2 + 5, zero_unknown=True)
+    ids = np.arange(3)
+    rows = np.random.default_rng(1).normal(size=(3, wide.dim)).astype(np.float32)
+    stream.writer.begin([wide], [("wide", ids, rows)], {}, moment=0.0)
+    served = await serve(stream.folder)
+    await served.reach(0)
+
+    assert np.array_equal(await served.rows("wide", ids), rows)
+
+
+async def test_updates_do_not_wait_for_an_answer_that_is_read_slowly(
+    stream: Stream, serve: Any
+) -> None:
+    served = await serve(stream.folder)
+    await served.reach(0)
+    body = json.dumps({"tables": {"words": np.tile(UNIVERSE, 150).tolist()}}).encode()
+    url, headers = f"{served.url}/v1/lookup", {"Content-Type": "application/json"}
+
+    async with served.http.post(url, data=body, headers=headers) as got:
+        assert got.status == 200  # it has begun, and the rest isn't read as yet
+        for _ in range(3):
+            await served.reach(stream.publish())
+        answer = await got.json()
+
+    assert answer["version"]["number"] == 0
+    expected = np.tile(stream.history[0].lookup("words", UNIVERSE), (150, 1))
+    assert np.array_equal(np.array(answer["tables"]["words"], np.float32), expected)
+
+
+async def test_an_answer_in_json_takes_little_memory_and_no_turn_of_the_loop() -> None:
+    table = np.random.default_rng(0).normal(size=(20_000, 32)).astype(np.float32)
+    pieces = answering._json_pieces({"age_s": 0.0}, {"a": table, "b": table[:0]})
+    longest, text = 0, ""
+
+    for piece in pieces:
+        longest, text = max(longest, len(piece)), text + piece
+
+    assert longest < 28 * answering._PART_NUMBERS
+    found = json.loads(text)["tables"]
+    assert np.array_equal(np.array(found["a"], np.float32), table)
+    assert found["b"] == []
+
+
+async def test_an_answer_in_json_is_bounded_by_its_text(stream: Stream, serve: Any) -> None:
+    served = await serve(stream.folder, max_answer_bytes=1024)
+    await served.reach(0)
+
+    status, answer = await served.ask("/v1/lookup", {"tables": {"words": [1] * 10}})
+
+    assert (status, answer["error"]["code"]) == (413, "contract.lookup_too_large")
+    assert (await post(served, raw({"words": UNIVERSE[:10]})))[0] == 200
+
+
+async def test_dense_parameters_are_made_bytes_once(
+    stream: Stream, serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+
+    def counted(tensors: Any) -> bytearray:
+        made.append(len(tensors))
+        return answering.tensor_bytes(tensors)
+
+    monkeypatch.setattr(api_routes, "tensor_bytes", counted)
+    served = await serve(stream.folder)
+    await served.reach(0)
+
+    async def dense() -> bytes:
+        async with served.http.get(f"{served.url}/v1/dense") as got:
+            return bytes(await got.read())
+
+    bodies = await asyncio.gather(*(dense() for _ in range(8)))
+
+    assert (len(made), len(set(bodies))) == (1, 1)
+    while stream.reference.dense["bias"] is stream.history[0].dense["bias"]:
+        await served.reach(stream.publish())
+    assert await dense() != bodies[0]
+    assert len(made) == 2
 
 
 @pytest.mark.parametrize(
