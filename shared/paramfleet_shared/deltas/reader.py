@@ -1,6 +1,6 @@
 """``StreamReader``: bases and changes of a stream in a folder, proven."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -15,7 +15,12 @@ from paramfleet_shared.deltas.errors import (
     StreamReplacedError,
     StreamUnreadableError,
 )
-from paramfleet_shared.deltas.records import NumberedChange, OpenedBase, StreamHead
+from paramfleet_shared.deltas.records import (
+    NumberedChange,
+    OpenedBase,
+    StreamHead,
+    StreamTable,
+)
 from paramfleet_shared.deltas.stored.base_files import (
     BaseManifest,
     open_base,
@@ -36,7 +41,10 @@ from paramfleet_shared.deltas.stored.head import (
 )
 from paramfleet_shared.deltas.stored.schema import StreamSchema
 
-__all__ = ["StreamReader"]
+__all__ = ["Accept", "StreamReader"]
+
+Accept = Callable[[str, int, Mapping[str, StreamTable]], None]
+"""Given stream, number and tables of a base, raises if it isn't wanted."""
 
 _TRIES = 3
 """How often a newest base is looked for that retention takes away meanwhile."""
@@ -78,11 +86,13 @@ class StreamReader:
         """
         return sorted(self.look().bases)
 
-    def base(self, number: int | None = None) -> OpenedBase:
+    def base(self, number: int | None = None, *, accept: Accept | None = None) -> OpenedBase:
         """Map a base, proven by SHA-256 as a whole; changes are read from it on.
 
         Args:
             number: One of ``bases``; the newest if not given.
+            accept: Given what the manifest says of the base, raises if it isn't wanted: then
+                its rows aren't read.
 
         Raises:
             StreamError: as ``look``.
@@ -99,7 +109,10 @@ class StreamReader:
                 )
             folder = base_folder(self.folder, head.stream, chosen)
             try:
-                opened = open_base(folder, self._manifest(head, chosen), head.bases[chosen])
+                manifest = self._manifest(head, chosen)
+                if accept is not None:
+                    accept(head.stream, chosen, manifest.schema.tables)
+                opened = open_base(folder, manifest, head.bases[chosen])
             except FileNotFoundError as error:
                 before, head = head, self.look()
                 if head.stream == before.stream and chosen in head.bases:

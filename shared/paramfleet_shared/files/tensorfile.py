@@ -19,6 +19,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from paramfleet_shared.errors import UnavailableError
 from paramfleet_shared.files.addresses import Address
 from paramfleet_shared.files.documents import read_document, whole
 from paramfleet_shared.files.regular_files import CREATE, open_regular
@@ -27,6 +28,7 @@ from paramfleet_shared.values.texts import shown
 
 __all__ = [
     "MOST_DIMENSIONS",
+    "FileMemoryError",
     "TensorFacts",
     "TensorFile",
     "Written",
@@ -61,6 +63,19 @@ _MAX_HEADER_BYTES = 8 << 20
 
 MOST_DIMENSIONS = 32
 """Of an array, in every version of numpy."""
+
+
+class FileMemoryError(UnavailableError):
+    """There is no memory for a file that is read as a whole; the file may be good."""
+
+    code = "unavailable.file_memory"
+    path: str
+    bytes: int
+    reason: str
+    sentence = (
+        "{path}: there is no memory for its {bytes:,} bytes now: {reason}; end other programs, "
+        "or give this one more memory, and try again"
+    )
 
 
 class Written(NamedTuple):
@@ -182,22 +197,20 @@ def read_tensors(path: Path, *, num_bytes: int, sha256: str) -> TensorFile:
 
     Raises:
         OSError: if the system refuses.
-        ValueError: if it isn't a regular file, there is no memory for it, or length, SHA-256 or
-            contents aren't as they must be.
+        FileMemoryError: if there is no memory for it now.
+        ValueError: if it isn't a regular file, or length, SHA-256 or contents aren't as they
+            must be.
     """
     with _opened(path, num_bytes) as file:
         free = machine_memory().free
         if num_bytes > free:  # what Linux hands out without having it ends the process
-            problem = f"its {num_bytes:,} bytes don't fit into the {free:,} that are free"
-            raise ValueError(problem)
+            reason = f"{free:,} are free"
+            raise FileMemoryError(path=str(path), bytes=num_bytes, reason=reason)
         try:
             content = np.empty(num_bytes, np.uint8)
         except MemoryError as error:
-            problem = (
-                f"the system gives no memory for its {num_bytes:,} bytes: raise the limit of "
-                "this process (ulimit -v)"
-            )
-            raise ValueError(problem) from error
+            reason = "the system gives them not (ulimit -v)"
+            raise FileMemoryError(path=str(path), bytes=num_bytes, reason=reason) from error
         view, digest, position = content.data, hashlib.sha256(), 0
         while count := file.readinto(view[position : position + PIECE_BYTES]):
             digest.update(view[position : position + count])

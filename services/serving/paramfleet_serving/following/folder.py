@@ -17,11 +17,12 @@ from paramfleet_shared.deltas.errors import (
     ChangesUnavailableError,
     StreamReplacedError,
 )
-from paramfleet_shared.deltas.reader import StreamReader
+from paramfleet_shared.deltas.reader import Accept, StreamReader
 from paramfleet_shared.deltas.records import NumberedChange, OpenedBase, StreamHead
 from paramfleet_shared.errors import IntegrityError
 from paramfleet_shared.errors.serving import NumberNotKeptError
 from paramfleet_shared.files.addresses import Address
+from paramfleet_shared.files.tensorfile import FileMemoryError
 from paramfleet_shared.system.clock import Clock
 
 __all__ = ["FolderSource"]
@@ -59,11 +60,12 @@ class FolderSource:
         """Return the folder."""
         return str(self._folder)
 
-    async def events(self, after: Version | None) -> AsyncIterator[Event]:
+    async def events(self, after: Version | None, *, accept: Accept) -> AsyncIterator[Event]:
         """Yield what comes, without an end; see ``Source``.
 
         Raises:
             IntegrityError: if something is wrong with what comes, and no base is behind it.
+            FileMemoryError: if there is no memory for it, and no base is behind it.
             FleetError: if there is no stream that can be read.
             OSError: if it can't be read.
         """
@@ -73,7 +75,7 @@ class FolderSource:
             stamp = await self._next_stamp(stamp)
             head = await asyncio.to_thread(reader.look)
             if position is None or not _leads_on(head, position):
-                base = await _newest_good(reader)
+                base = await _newest_good(reader, accept)
                 until = head.last if head.stream == base.stream else base.number
                 yield BaseOpened(base, max(until, base.number))
                 has_begun = True
@@ -86,12 +88,12 @@ class FolderSource:
                 yield Moment(position.stream, head.moment)
             except (ChangesUnavailableError, StreamReplacedError):
                 position, stamp = None, _AGAIN  # another base leads on
-            except IntegrityError:
+            except (IntegrityError, FileMemoryError):  # a base needs no such memory
                 if has_begun or head.base <= position.number:
                     raise
                 position, stamp = None, _AGAIN  # and one behind what is damaged
 
-    async def replay(self, number: int) -> AsyncIterator[Event]:
+    async def replay(self, number: int, *, accept: Accept) -> AsyncIterator[Event]:
         """Yield a base, and the changes from there to a number; see ``Source``.
 
         Raises:
@@ -106,7 +108,7 @@ class FolderSource:
             kept = ", ".join(str(base) for base in sorted(head.bases))
             reason = f"the folder has bases {kept}, and changes to {head.last}"
             raise NumberNotKeptError(number=number, stream=head.stream, reason=reason)
-        base = await asyncio.to_thread(reader.base, max(below))
+        base = await asyncio.to_thread(reader.base, max(below), accept=accept)
         yield BaseOpened(base, number)
         async for numbered in _changes(reader, base.number, number):
             yield Changed(base.stream, numbered)
@@ -144,7 +146,7 @@ class FolderSource:
         return fact.st_mtime_ns, fact.st_size, fact.st_ino
 
 
-async def _newest_good(reader: StreamReader) -> OpenedBase:
+async def _newest_good(reader: StreamReader, accept: Accept) -> OpenedBase:
     """Return the newest base that isn't damaged.
 
     Raises:
@@ -155,7 +157,7 @@ async def _newest_good(reader: StreamReader) -> OpenedBase:
     damage: BaseDamagedError | None = None
     for number in sorted(head.bases, reverse=True):
         try:
-            return await asyncio.to_thread(reader.base, number)
+            return await asyncio.to_thread(reader.base, number, accept=accept)
         except BaseDamagedError as error:
             log.warning("serving.base_damaged", extra={"reason": str(error)})
             damage = damage or error

@@ -7,6 +7,7 @@ place.
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from paramfleet_serving.following.source import BaseOpened, Changed, Event, Mome
 from paramfleet_serving.measures import Measures
 from paramfleet_serving.store.merging import merged_model
 from paramfleet_serving.store.model import Model, Version
-from paramfleet_shared.deltas.records import NumberedChange, OpenedBase
+from paramfleet_shared.deltas.records import NumberedChange, StreamTable
 from paramfleet_shared.errors import FleetError, error_to_wire
 from paramfleet_shared.errors.serving import (
     NoVersionError,
@@ -201,7 +202,9 @@ class Follower:
         """
         served, self._beside = self._served, None
         is_good = served is not None and not served.is_half
-        events = self.source.events(served.version if served and is_good else None)
+        events = self.source.events(
+            served.version if served and is_good else None, accept=self._check_tables
+        )
         async with aclosing(events):  # type: ignore[type-var]  # a generator
             async for event in events:
                 async with self._turn:
@@ -217,7 +220,6 @@ class Follower:
         """
         match event:
             case BaseOpened(base, until):
-                self._check_tables(base)
                 self._beside = await asyncio.to_thread(Model.of_base, base)
                 self._until = until
             case Changed(stream, numbered):
@@ -290,11 +292,10 @@ class Follower:
             OSError: if it can't be read.
         """
         model: Model | None = None
-        events = self.source.replay(number)
+        events = self.source.replay(number, accept=self._check_tables)
         async with aclosing(events):  # type: ignore[type-var]  # a generator
             async for event in events:
                 if isinstance(event, BaseOpened):
-                    self._check_tables(event.base)
                     model = await asyncio.to_thread(Model.of_base, event.base)
                 elif isinstance(event, Changed):
                     assert model is not None, "a base comes first"
@@ -306,22 +307,25 @@ class Follower:
         assert model is not None, "a base comes first"
         return model
 
-    def _check_tables(self, base: OpenedBase) -> None:
-        """Pass if a base may take the place of what is served.
+    def _check_tables(
+        self, stream: str, number: int, tables: Mapping[str, StreamTable]
+    ) -> None:
+        """Pass if a base may take the place of what is served; other threads may ask.
 
         Raises:
             OtherTablesError: if it has other tables.
         """
-        if self._served is None or self._rules.accept_other_tables:
+        served = self._served
+        if served is None or self._rules.accept_other_tables:
             return
-        for name, facts in self._served.facts.items():
-            found = base.tables.get(name)
+        for name, facts in served.facts.items():
+            found = tables.get(name)
             rule = f"it has no table {name!r}, which is served"
-            if found is not None and found.table.dim == facts.dim:
+            if found is not None and found.dim == facts.dim:
                 continue
             if found is not None:
-                rule = f"rows of table {name!r} are {found.table.dim} wide, not {facts.dim}"
-            raise OtherTablesError(stream=base.stream, number=base.number, rule=rule)
+                rule = f"rows of table {name!r} are {found.dim} wide, not {facts.dim}"
+            raise OtherTablesError(stream=stream, number=number, rule=rule)
 
     def _swap(self, model: Model) -> None:
         """Serve another model from now on."""

@@ -17,6 +17,7 @@ from paramfleet_serving.following.source import Event
 from paramfleet_serving.jobs.exporting import Exporter, ExportPlan
 from paramfleet_serving.jobs.finding import found_settings
 from paramfleet_serving.store.model import Version
+from paramfleet_shared.deltas.reader import Accept
 from paramfleet_shared.deltas.writer import StreamWriter
 from paramfleet_shared.settings.config import JobSettings
 from paramfleet_shared.system.clock import Clock
@@ -60,7 +61,7 @@ class JobSource:
         """Return which job."""
         return f"job {self._settings.job}"
 
-    async def events(self, after: Version | None) -> AsyncIterator[Event]:
+    async def events(self, after: Version | None, *, accept: Accept) -> AsyncIterator[Event]:
         """Yield what comes, without an end; see ``Source``.
 
         Raises:
@@ -68,7 +69,8 @@ class JobSource:
             OSError: if there is no room for it.
         """
         exporting = self._begun()
-        async with aclosing(self._source.events(after)) as events:  # type: ignore[type-var]  # a generator
+        found = self._source.events(after, accept=accept)
+        async with aclosing(found) as events:  # type: ignore[type-var]  # a generator
             while True:
                 following = asyncio.ensure_future(anext(events))  # noqa: TID251 - awaited below
                 try:
@@ -85,9 +87,9 @@ class JobSource:
                             await following
                 yield event
 
-    def replay(self, number: int) -> AsyncIterator[Event]:
+    def replay(self, number: int, *, accept: Accept) -> AsyncIterator[Event]:
         """Yield a base, and the changes from there to a number; see ``Source``."""
-        return self._source.replay(number)
+        return self._source.replay(number, accept=accept)
 
     async def newest_base(self) -> Version | None:
         """Return the newest base; see ``Source``.

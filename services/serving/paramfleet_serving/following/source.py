@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from paramfleet_serving.store.model import Version
+from paramfleet_shared.deltas.reader import Accept
 from paramfleet_shared.deltas.records import NumberedChange, OpenedBase
 
 __all__ = ["BaseOpened", "Changed", "Event", "Moment", "Source"]
@@ -59,10 +60,12 @@ class Source(Protocol):
         """Return where it is, for logs and status."""
         ...
 
-    def events(self, after: Version | None) -> AsyncIterator[Event]:
+    def events(self, after: Version | None, *, accept: Accept) -> AsyncIterator[Event]:
         """Yield what comes, without an end.
 
         Args:
+            accept: Asked before a base is read, maybe on another thread; raises if it isn't
+                wanted.
             after: What is served; where changes behind that aren't there, it begins with
                 ``BaseOpened``. None begins with the newest base.
 
@@ -72,8 +75,12 @@ class Source(Protocol):
         """
         ...
 
-    def replay(self, number: int) -> AsyncIterator[Event]:
+    def replay(self, number: int, *, accept: Accept) -> AsyncIterator[Event]:
         """Yield a base of the current stream, and the changes from there to a number.
+
+        Args:
+            number: Which.
+            accept: As ``events``.
 
         Raises:
             NumberNotKeptError: if they aren't there any more, or as yet.

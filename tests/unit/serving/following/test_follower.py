@@ -236,6 +236,20 @@ async def test_other_tables_are_refused_and_what_is_served_stays(
     await served.agrees(stream.reference)
 
 
+async def test_other_tables_are_known_before_rows_are_read(stream: Stream, serve: Any) -> None:
+    served = await serve(stream.folder)
+    await served.reach(0)
+    other = Stream(stream.folder.with_name("other"))
+    other.begin(tables=(WORDS, StreamTable(name="users", dim=3)))
+    shutil.copytree(other.folder / other.identity, stream.folder / other.identity)
+    for rows in (stream.folder / other.identity).glob("base-*/rows.*"):
+        rows.unlink()  # who looks for them finds damage
+
+    shutil.copy(other.folder / "stream.json", stream.folder)
+
+    assert (await trouble_of(served))["code"] == "integrity.other_tables"
+
+
 async def test_other_tables_are_taken_where_that_is_wanted(stream: Stream, serve: Any) -> None:
     served = await serve(stream.folder, accept_other_tables=True)
     await served.reach(0)

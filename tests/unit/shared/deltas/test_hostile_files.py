@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,7 +25,7 @@ from paramfleet_shared.deltas.reader import StreamReader
 from paramfleet_shared.deltas.records import Change, StreamTable, TableChange
 from paramfleet_shared.deltas.stored.disk import StreamDisk
 from paramfleet_shared.deltas.stored.head import base_folder, change_file
-from paramfleet_shared.files.tensorfile import write_tensors
+from paramfleet_shared.files.tensorfile import FileMemoryError, write_tensors
 from paramfleet_shared.tables.spec import InitializerSpec
 from paramfleet_shared.testing.clock import FakeClock
 
@@ -294,6 +295,14 @@ def test_a_stream_that_becomes_a_link_is_read_no_further(folder: Path) -> None:
 
     with pytest.raises(ChangeDamagedError, match="is a link"):
         list(reader.changes(0, 1))
+
+
+def test_a_change_that_there_is_no_memory_for_is_no_damage(folder: Path) -> None:
+    path = change_file(folder, StreamReader(folder).look().stream, 1)
+    os.truncate(path, 1 << 42)  # a hole, which takes no place on the disk
+
+    with pytest.raises(FileMemoryError, match="no memory for its 4,398,046,511,104 bytes"):
+        list(StreamReader(folder).changes(0, 1))
 
 
 def test_names_of_tables_lead_to_no_other_folder(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from safetensors.numpy import load_file, save
 
 from paramfleet_shared.files.tensorfile import (
     PIECE_BYTES,
+    FileMemoryError,
     TensorFacts,
     parse_tensors,
     put_pieces,
@@ -122,7 +123,7 @@ def test_a_file_larger_than_the_free_memory_is_refused_before_any_is_taken(
     path.touch()
     os.truncate(path, num_bytes)  # a hole, which takes no place on the disk
 
-    with pytest.raises(ValueError, match=r"its 4,398,046,511,104 bytes don't fit into the"):
+    with pytest.raises(FileMemoryError, match=r"no memory for its 4,398,046,511,104 bytes"):
         read_tensors(path, num_bytes=num_bytes, sha256="0" * 64)
 
 
@@ -133,7 +134,7 @@ def test_a_file_that_the_process_may_have_no_memory_for_is_refused(tmp_path: Pat
 
     with (
         memory_of_at_most(num_bytes // 2),
-        pytest.raises(ValueError, match=r"no memory for its 1,073,741,824 bytes.*ulimit -v"),
+        pytest.raises(FileMemoryError, match=r"its 1,073,741,824 bytes.*ulimit -v"),
     ):
         read_tensors(path, num_bytes=num_bytes, sha256="0" * 64)
 
