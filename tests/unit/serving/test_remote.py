@@ -102,6 +102,7 @@ async def test_errors_are_those_of_the_server(
         (ServingTableError, lambda: client.lookup({"word": UNIVERSE})),
         (ServingTableError, lambda: client.width_of("word")),
         (NumberNotKeptError, lambda: client.roll_back(7)),
+        (NumberNotKeptError, lambda: client.roll_back(0, stream="0" * 32)),
         (NoVersionError, empty.version),
         (LookupTooLargeError, lambda: client.lookup({"words": np.arange(1 << 17 | 1)})),
     ):

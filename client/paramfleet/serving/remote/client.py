@@ -172,14 +172,23 @@ class Client:
         tag = self._header(answer, "etag", str)
         return DenseParameters(tensors, self._version_of(answer), tag)
 
-    def roll_back(self, number: int, *, timeout_s: float = 300.0) -> ServedVersion:
+    def roll_back(
+        self, number: int, *, stream: str = "", timeout_s: float = 300.0
+    ) -> ServedVersion:
         """Have a former number of the stream served until ``follow``; for admins.
+
+        Args:
+            number: Which.
+            stream: Of which stream, as ``version`` names it; another one, which a job may have
+                begun meanwhile, is refused. Empty takes the current one.
+            timeout_s: Seconds that it may take.
 
         Raises:
             NumberNotKeptError: if what it is made of isn't there any more.
             FleetError: as ``lookup``.
         """
-        body = json.dumps({"number": number}).encode()
+        asked = {"number": number} | ({"stream": stream} if stream else {})
+        body = json.dumps(asked).encode()
         request = Request("POST", "/v1/rollback", body, {"Content-Type": "application/json"})
         answer = self._document(self._ask(request, timeout_s=timeout_s))
         return self._as_version(answer.get("version"))

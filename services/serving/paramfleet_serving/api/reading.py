@@ -86,12 +86,15 @@ def check_size(
             raise LookupRequestError(where=f"ids of table {shown(name)}", rule=rule)
 
 
-def read_object(body: bytes, known: Mapping[str, type]) -> dict[str, Any]:
-    """Read a JSON object with certain keys, all of which it must have.
+def read_object(
+    body: bytes, must_have: Mapping[str, type], may_have: Mapping[str, type] | None = None
+) -> dict[str, Any]:
+    """Read a JSON object with certain keys.
 
     Args:
         body: Of the request.
-        known: The keys, and of which type each value is.
+        must_have: The keys that it must have, and of which type each value is.
+        may_have: Others.
 
     Raises:
         LookupRequestError: naming what is wrong.
@@ -102,14 +105,17 @@ def read_object(body: bytes, known: Mapping[str, type]) -> dict[str, Any]:
         raise LookupRequestError(where="body", rule=f"is no JSON: {error}") from error
     if type(document) is not dict:
         raise LookupRequestError(where="body", rule="must be a JSON object")
+    known = {**must_have, **(may_have or {})}
     for name in document:
         if name not in known:
             rule = f"has unknown key {shown(name)}; there are: {', '.join(known)}"
             raise LookupRequestError(where="body", rule=rule)
     for name, kind in known.items():
-        if type(document.get(name)) is not kind:
-            word = {int: "a whole number", dict: "an object"}[kind]
-            raise LookupRequestError(where=f"key {name!r}", rule=f"must be given, as {word}")
+        if type(document.get(name)) is kind or not (name in must_have or name in document):
+            continue
+        word = {int: "a whole number", dict: "an object", str: "a text"}[kind]
+        given = "must be given, as" if name in must_have else "must be"
+        raise LookupRequestError(where=f"key {name!r}", rule=f"{given} {word}")
     return document
 
 

@@ -232,11 +232,12 @@ class Api:
     @_answered
     async def roll_back(self, request: web.Request) -> web.StreamResponse:
         """Serve a former version, and stay there."""
-        number = read_object(await request.read(), {"number": int})["number"]
+        body = read_object(await request.read(), {"number": int}, may_have={"stream": str})
+        number, stream = body["number"], body.get("stream")
         most_s = self._settings.rollback_timeout_s
         try:
             async with asyncio.timeout(most_s):
-                version = await self._follower.roll_back(number)
+                version = await self._follower.roll_back(number, stream)
         except TimeoutError as error:
             raise self._not_kept(number, f"it takes longer than {most_s:g} s") from error
         except OSError as error:

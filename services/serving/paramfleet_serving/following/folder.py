@@ -93,7 +93,9 @@ class FolderSource:
                     raise
                 position, stamp = None, _AGAIN  # and one behind what is damaged
 
-    async def replay(self, number: int, *, accept: Accept) -> AsyncIterator[Event]:
+    async def replay(
+        self, number: int, *, accept: Accept, stream: str | None = None
+    ) -> AsyncIterator[Event]:
         """Yield a base, and the changes from there to a number; see ``Source``.
 
         Raises:
@@ -103,12 +105,14 @@ class FolderSource:
         """
         reader = StreamReader(self._folder)
         head = await asyncio.to_thread(reader.look)
+        _check_stream(number, stream or head.stream, head.stream)
         below = [base for base in head.bases if base <= number]
         if number > head.last or not below:
             kept = ", ".join(str(base) for base in sorted(head.bases))
             reason = f"the folder has bases {kept}, and changes to {head.last}"
             raise NumberNotKeptError(number=number, stream=head.stream, reason=reason)
         base = await asyncio.to_thread(reader.base, max(below), accept=accept)
+        _check_stream(number, head.stream, base.stream)  # another one may be there now
         yield BaseOpened(base, number)
         async for numbered in _changes(reader, base.number, number):
             yield Changed(base.stream, numbered)
@@ -179,6 +183,17 @@ async def _changes(
     changes = reader.changes(after, until)
     while (numbered := await asyncio.to_thread(next, changes, None)) is not None:
         yield numbered
+
+
+def _check_stream(number: int, stream: str, found: str) -> None:
+    """Pass if a folder has the stream whose number is meant.
+
+    Raises:
+        NumberNotKeptError: if it hasn't.
+    """
+    if stream != found:
+        reason = f"the folder has stream {found}"
+        raise NumberNotKeptError(number=number, stream=stream, reason=reason)
 
 
 def _leads_on(head: StreamHead, position: Version) -> bool:

@@ -139,10 +139,14 @@ class Follower:
                 await self._clock.sleep(self._wait_s)
                 self._wait_s = min(2 * self._wait_s, _MOST_RETRIES * self._rules.retry_s)
 
-    async def roll_back(self, number: int) -> Version:
+    async def roll_back(self, number: int, stream: str | None = None) -> Version:
         """Serve a former version, and stay there; on an error what is served stays.
 
         Cancellation: what is served stays.
+
+        Args:
+            number: Which.
+            stream: Of which stream; of the current one if not given.
 
         Returns:
             What is served then.
@@ -160,7 +164,7 @@ class Follower:
             self._may_follow.clear()
             self._interrupt()
             try:
-                model = await self._replayed(number)
+                model = await self._replayed(number, stream)
                 self._check_wanted(number, asked)
             except BaseException:
                 if followed:
@@ -278,12 +282,12 @@ class Follower:
                 return None
             if not model.base_number < newest.number <= model.number:
                 return None
-            return await self._replayed(model.number)
+            return await self._replayed(model.number, model.stream)
         except (FleetError, OSError) as error:
             self._note(error)
             return None
 
-    async def _replayed(self, number: int) -> Model:
+    async def _replayed(self, number: int, stream: str | None) -> Model:
         """Return the model of a number, made anew.
 
         Raises:
@@ -292,7 +296,7 @@ class Follower:
             OSError: if it can't be read.
         """
         model: Model | None = None
-        events = self.source.replay(number, accept=self._check_tables)
+        events = self.source.replay(number, accept=self._check_tables, stream=stream)
         async with aclosing(events):  # type: ignore[type-var]  # a generator
             async for event in events:
                 if isinstance(event, BaseOpened):

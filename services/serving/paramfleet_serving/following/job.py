@@ -87,9 +87,11 @@ class JobSource:
                             await following
                 yield event
 
-    def replay(self, number: int, *, accept: Accept) -> AsyncIterator[Event]:
+    def replay(
+        self, number: int, *, accept: Accept, stream: str | None = None
+    ) -> AsyncIterator[Event]:
         """Yield a base, and the changes from there to a number; see ``Source``."""
-        return self._source.replay(number, accept=accept)
+        return self._source.replay(number, accept=accept, stream=stream)
 
     async def newest_base(self) -> Version | None:
         """Return the newest base; see ``Source``.

@@ -75,11 +75,14 @@ class Source(Protocol):
         """
         ...
 
-    def replay(self, number: int, *, accept: Accept) -> AsyncIterator[Event]:
+    def replay(
+        self, number: int, *, accept: Accept, stream: str | None = None
+    ) -> AsyncIterator[Event]:
         """Yield a base of the current stream, and the changes from there to a number.
 
         Args:
             number: Which.
+            stream: Which the current one must be; any if not given.
             accept: As ``events``.
 
         Raises:

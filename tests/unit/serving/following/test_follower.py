@@ -130,6 +130,26 @@ async def test_a_rollback_is_the_former_version_to_the_bit(stream: Stream, serve
     await served.agrees(stream.reference)
 
 
+async def test_a_rollback_may_name_the_stream(stream: Stream, serve: Any) -> None:
+    served = await serve(stream.folder)
+    await served.reach(stream.publish())
+    former = stream.identity
+    stream.begin()
+    stream.publish()
+    await served.reach(stream.publish(), stream.identity)
+
+    asked = {"number": 1, "stream": former}
+    status, answer = await served.ask("/v1/rollback", asked)
+    assert (status, answer["error"]["facts"]["stream"]) == (409, former)
+    assert f"the folder has stream {stream.identity}" in answer["error"]["message"]
+    status, answer = await served.ask("/v1/rollback", {"number": 1, "stream": 7})
+    assert (status, answer["error"]["message"]) == (400, "key 'stream': must be a text")
+    asked["stream"] = stream.identity
+    status, answer = await served.ask("/v1/rollback", asked)
+    assert (status, answer["version"]["stream"]) == (200, stream.identity)
+    await served.agrees(stream.history[1])
+
+
 async def test_follow_ends_a_rollback_that_is_being_loaded(
     stream: Stream, serve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
