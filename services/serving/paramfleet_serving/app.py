@@ -196,6 +196,7 @@ class StreamServer:
             if self.ready()[0]:
                 facts = self.api.facts()
                 measures.age.set(facts["age_s"])
+                measures.skew.set(facts["clock_skew_s"])
                 measures.number.set(facts["version"]["number"])
                 measures.overlay_rows.set(facts["overlay_rows"])
                 measures.overlay_bytes.set(facts["overlay_bytes"])

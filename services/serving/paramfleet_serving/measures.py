@@ -48,6 +48,11 @@ class Measures:
         self.age = registry.gauge(
             "serving_age_seconds", "How old what is served is: its moment, until now."
         )
+        self.skew = registry.gauge(
+            "serving_clock_skew_seconds",
+            "How far the moment of what is served is in the future by this machine's clock: "
+            "while it is above 0, the age says nothing.",
+        )
         self.number = registry.gauge("serving_number", "Number of the change that is served.")
         self.overlay_rows = registry.gauge(
             "serving_overlay_rows", "Rows that differ from the base, in memory."

@@ -1,5 +1,6 @@
 """``StreamWriter``: publishes bases and changes of a model to a folder."""
 
+import logging
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -40,6 +41,8 @@ from paramfleet_shared.system.clock import Clock
 
 __all__ = ["StreamWriter"]
 
+log = logging.getLogger(__name__)
+
 _LEAST_SPOOL_BYTES = 1 << 20
 """Of a table's rows in memory, however many tables there are."""
 
@@ -74,6 +77,8 @@ class StreamWriter:
         self._schema = StreamSchema({}, {})
         self._head: StreamHead | None = None
         """What this writer knows to be published; None before a stream is begun."""
+        self._is_behind = False
+        """Whether the newest moment was before one that was published."""
         self._publishing, self._compacting = Lock(), Lock()
 
     def begin(
@@ -241,6 +246,8 @@ class StreamWriter:
     def _publish(self, *, last: int, digest: str, moment: float) -> None:
         """Let readers see what is written; no moment is before one that was published.
 
+        That the clock was put back is logged once, until it is where it was.
+
         Raises:
             StreamError: as ``publish``.
             OtherWriterError: as ``publish``.
@@ -250,9 +257,18 @@ class StreamWriter:
 
         def decide(found: StreamHead | None) -> StreamHead:
             own = self._own(found)
+            self._note_moment(moment, own.moment)
             return replace(own, last=last, digest=digest, moment=max(moment, own.moment))
 
         self._head = change_head(self.folder, self._disk, self._clock, decide)
+
+    def _note_moment(self, moment: float, published: float) -> None:
+        """Log if a moment is before one that was published."""
+        is_behind = moment < published
+        if is_behind and not self._is_behind:
+            facts = {"folder": str(self.folder), "moment": moment, "published": published}
+            log.warning("deltas.moment_before_the_last", extra=facts)
+        self._is_behind = is_behind
 
     def _known(self) -> StreamHead:
         """Return what is published, if this is the folder's writer still.

@@ -132,6 +132,7 @@ class Api:
         return {
             "version": {"stream": model.stream, "number": model.number},
             "age_s": round(self._age(model.moment), 6),
+            "clock_skew_s": round(max(0.0, model.moment - self._now()), 6),
             "moment": model.moment,
             "base": model.base_number,
             "pinned": follower.pinned,
@@ -268,6 +269,7 @@ class Api:
         return {"version": version._asdict(), "age_s": round(self._age(moment), 6)}
 
     def _age(self, moment: float) -> float:
+        """Return how old it is; 0 where the clocks disagree, as ``clock_skew_s`` says."""
         return max(0.0, self._now() - moment)
 
     def _not_kept(self, number: int, reason: str) -> NumberNotKeptError:

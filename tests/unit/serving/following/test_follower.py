@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.unit.serving.streams import UNIVERSE, USERS, WORDS, Served, Stream, until
+from tests.unit.serving.streams import UNIVERSE, USERS, WORDS, Served, Stream, now, until
 
 from paramfleet_serving.following.follower import Follower, FollowRules
 from paramfleet_serving.measures import Measures
@@ -410,6 +410,28 @@ async def test_a_moment_without_changes_makes_it_younger(stream: Stream, serve: 
 
     await until(lambda: served.server.follower.served.moment == moment + 5.0)
     assert served.server.follower.served.number == 0
+
+
+async def test_a_moment_in_the_future_is_told(stream: Stream, serve: Any) -> None:
+    served = await serve(stream.folder)
+    await served.reach(0)
+    _, answer = await served.ask("/v1/version")
+    assert answer["clock_skew_s"] == 0
+
+    stream.writer.touch(now() + 3600.0)
+
+    await until(lambda: served.server.api.facts()["clock_skew_s"] > 3500)
+    async with asyncio.timeout(LATE_S):
+        while skew_in((await metrics_of(served))[1]) < 3500:
+            pass
+
+
+def skew_in(text: str) -> float:
+    (line,) = (each for each in text.splitlines() if each.startswith(SKEW))
+    return float(line.split()[1])
+
+
+SKEW = "paramfleet_serving_clock_skew_seconds "
 
 
 async def test_an_error_that_nobody_planned_is_noted_and_what_is_served_stays(

@@ -103,6 +103,19 @@ def test_a_moment_without_changes_is_told_and_none_is_taken_back(folder: Path) -
     assert (reader.look().moment, reader.look().last) == (11.0, 1)
 
 
+def test_a_clock_that_was_put_back_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = writer_at(tmp_path)
+    begin(writer, Model(), moment=10.0)
+
+    for moment in (9.0, 9.5, 11.0, 12.0, 3.0):
+        writer.touch(moment)
+
+    said = [each for each in caplog.records if "moment_before" in each.message]
+    assert [(each.moment, each.published) for each in said] == [(9.0, 10.0), (3.0, 12.0)]  # type: ignore[attr-defined]
+
+
 def test_of_an_id_that_comes_twice_the_last_row_counts(folder: Path) -> None:
     writer = writer_at(folder)
     ids, rows = np.array([7, 3, 7]), np.array([[1], [2], [3]], np.float32)
