@@ -7,14 +7,24 @@ import gzip
 import re
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from io import TextIOWrapper
 from pathlib import Path
-from typing import Literal, NamedTuple
+from tokenize import TokenError
+from typing import IO, Literal, NamedTuple, cast
 
 import numpy as np
+from numpy.lib.format import MAGIC_PREFIX
 from numpy.typing import NDArray
 
+from paramfleet_shared.files.regular_files import open_regular
 from paramfleet_shared.files.tensorfile import map_tensors
-from paramfleet_worker.app.checkpoints.foreign_rows import ForeignRows, refuse
+from paramfleet_worker.app.checkpoints.foreign_rows import (
+    ForeignRows,
+    numbers_of,
+    refuse,
+    whole_of,
+)
 from paramfleet_worker.app.checkpoints.paddle_text import (
     ACCESSORS,
     PADDLE_RULES,
@@ -29,6 +39,9 @@ __all__ = ["ForeignTable", "PaddleText"]
 
 _PIECE_LINES = 1 << 16
 """Lines of text whose numbers are made an array at a time."""
+
+_COUNT = re.compile(r"[0-9]{1,18}")
+"""How many rows or numbers there are."""
 
 _LONGEST_LINE = 1 << 20
 """Characters; a row of 65,536 numbers has fewer."""
@@ -106,20 +119,30 @@ class ForeignTable(NamedTuple):
 
 
 def _read_arrays(path: Path) -> ForeignRows:
-    beside = path.with_suffix(".ids.npy")
-    found = []
-    for each in (path, beside):
-        try:
-            found.append(np.load(each, mmap_mode="r", allow_pickle=False))
-        except (OSError, ValueError, EOFError) as error:
-            refuse(each, f"can't be read: {error}")
-    rows, ids = found
+    rows, ids = (_read_array(each) for each in (path, path.with_suffix(".ids.npy")))
     return _checked(path, ids, rows)
+
+
+def _read_array(path: Path) -> NDArray[np.generic]:
+    """Return the array of a file, mapped.
+
+    Raises:
+        ForeignTableError: if it has none.
+    """
+    try:
+        with open_regular(path, may_be_link=True) as file:
+            beginning = file.read(len(MAGIC_PREFIX))
+        if beginning != MAGIC_PREFIX:  # of other files, such as .npz, it makes no array
+            refuse(path, "isn't a file of numpy.save")
+        found: NDArray[np.generic] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError, SyntaxError, TokenError, OverflowError) as error:
+        refuse(path, f"can't be read: {error}")
+    return found
 
 
 def _read_tensors(path: Path) -> ForeignRows:
     try:
-        with path.open("rb") as file:
+        with open_regular(path, may_be_link=True) as file:
             tensors = map_tensors(file).tensors
     except (OSError, ValueError) as error:
         refuse(path, f"can't be read: {error}")
@@ -149,14 +172,15 @@ def _ids_of(words: Path | None) -> Callable[[str], int]:
         ForeignTableError: if the list can't be read, or has a word twice.
     """
     if words is None:
-        return int
+        return whole_of
     try:
-        lines = words.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        with open_regular(words, may_be_link=True) as file:
+            lines = file.read().decode("utf-8").removesuffix("\n").split("\n")
+    except (OSError, ValueError) as error:
         refuse(words, f"can't be read: {error}")
     known: dict[str, int] = {}
     for number, line in enumerate(lines):
-        word = line.partition(" ")[0]
+        word = line.rstrip("\r").partition(" ")[0]
         if known.setdefault(word, number) != number:
             refuse(words, f"line {number + 1}: {word!r} is in line {known[word] + 1}, too")
     return known.__getitem__
@@ -166,7 +190,7 @@ def _read_words(path: Path, dim: int, id_of: Callable[[str], int]) -> Iterator[F
     """Yield the rows of word2vec's text: a line ``n D``, then a word and D numbers a line."""
     lines = _lines(path)
     head = next(lines, (1, ""))[1].split()
-    if len(head) != 2 or not all(each.isdecimal() for each in head):
+    if len(head) != 2 or not all(_COUNT.fullmatch(each) for each in head):
         refuse(path, "line 1 must say how many rows and numbers there are, as `71290 200`")
     if int(head[1]) != dim:
         refuse(path, f"has rows of {int(head[1])} numbers, and the table's have {dim}")
@@ -177,7 +201,7 @@ def _read_words(path: Path, dim: int, id_of: Callable[[str], int]) -> Iterator[F
         if len(numbers) != dim:
             refuse(path, f"line {number} has {len(numbers)} numbers, not {dim}", number)
         try:
-            return id_of(word), [float(each) for each in numbers]
+            return id_of(word), numbers_of(numbers)
         except (KeyError, ValueError):
             rule = "must be an id of the list, or a whole number, and numbers"
             refuse(path, f"line {number} ({word[:40]!r} ...) {rule}", number)
@@ -269,7 +293,8 @@ def _read_laid_out(
     Args:
         path: The file.
         layout: Who has laid it out.
-        row_of: Is given the numbers of a line, and where the other values begin, 0 for none.
+        row_of: Is given the numbers of a line, and where the other values begin, 0 for none;
+            a ValueError says what is wrong with them.
         width: Numbers that it returns.
     """
     lengths = layout.lengths()
@@ -286,7 +311,10 @@ def _read_laid_out(
                 f"ones with --accessor and --rule{_fitting(len(row), layout.num_more)}"
             )
             refuse(path, rule, number)
-        return id_, row_of(row, start)
+        try:
+            return id_, row_of(row, start)
+        except ValueError as error:
+            refuse(path, f"line {number}: {error}", number)
 
     yield from _pieces(path, _lines(path), parsed, width)
 
@@ -299,7 +327,7 @@ def _parsed(path: Path, number: int, line: str) -> tuple[int, list[float]]:
     """
     key, *numbers = line.split()
     try:
-        unsigned, row = int(key), [float(each) for each in numbers]
+        unsigned, row = whole_of(key), numbers_of(numbers)
     except ValueError:
         refuse(path, f"line {number} must be a key and numbers", number)
     if not 0 <= unsigned < 1 << 64:
@@ -327,9 +355,12 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
     Raises:
         ForeignTableError: if it isn't text.
     """
-    opened = gzip.open if path.suffix == ".gz" else open
     try:
-        with opened(path, "rt", encoding="utf-8") as file:
+        with ExitStack() as stack:
+            raw: IO[bytes] = stack.enter_context(open_regular(path, may_be_link=True))
+            if path.suffix == ".gz":
+                raw = cast("IO[bytes]", stack.enter_context(gzip.open(raw)))
+            file = stack.enter_context(TextIOWrapper(raw, encoding="utf-8"))
             number = 0
             while line := file.readline(_LONGEST_LINE):
                 number += 1
@@ -337,7 +368,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
                     refuse(path, f"line {number} is too long", number)
                 if not _BLANK.fullmatch(line):
                     yield number, line
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         refuse(path, f"can't be read: {error}")
 
 

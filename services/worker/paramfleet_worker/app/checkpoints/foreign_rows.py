@@ -3,6 +3,8 @@
 n = rows, D = row width, W = floats of state.
 """
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -11,7 +13,9 @@ from numpy.typing import NDArray
 
 from paramfleet_shared.errors import ContractError
 
-__all__ = ["ForeignRows", "ForeignTableError", "refuse"]
+__all__ = ["ForeignRows", "ForeignTableError", "numbers_of", "refuse", "whole_of"]
+
+_WHOLE = re.compile(r"[+-]?[0-9]+")
 
 
 class ForeignTableError(ContractError):
@@ -45,3 +49,26 @@ def refuse(path: Path, rule: str, line: int = 0) -> NoReturn:
         ForeignTableError: that.
     """
     raise ForeignTableError(path=str(path), line=line, rule=rule)
+
+
+def whole_of(text: str) -> int:
+    """Return a whole number as programs write it: Python reads `1_0` and other digits, too.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    if not _WHOLE.fullmatch(text):
+        raise ValueError("is no whole number")
+    return int(text)
+
+
+def numbers_of(texts: Sequence[str]) -> list[float]:
+    """Return numbers as programs write them: Python reads `1_5` and other digits, too.
+
+    Raises:
+        ValueError: if one is none.
+    """
+    joined = "".join(texts)
+    if "_" in joined or not joined.isascii():
+        raise ValueError("has what is no number")
+    return [float(each) for each in texts]

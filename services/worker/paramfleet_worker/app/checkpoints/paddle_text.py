@@ -13,6 +13,7 @@ Paddle writes six digits of a number, which loses; nine are a float32 to the bit
 Shape legend: n = rows, D = row width, m = weights behind the first one, W = floats of state.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -138,6 +139,9 @@ class CountedRows:
             numbers: As many as one of ``lengths_of`` says.
             accessor: Which has laid them out.
             rules: Of its two parts.
+
+        Raises:
+            ValueError: if its days are none.
         """
         start, more = lengths_of(self.num_more, accessor, rules)[len(numbers)], self.num_more
         first, rest = (PADDLE_RULES[rule](n) for rule, n in zip(rules, (1, more), strict=True))
@@ -157,7 +161,13 @@ class CountedRows:
         """Return the day on which a row was seen, of what a line says of it.
 
         It says the day itself, as Fleet's newer accessor does, or a few days since.
+
+        Raises:
+            ValueError: if it is negative or not finite: such a row would never fade.
         """
+        if not 0 <= unseen < math.inf:
+            problem = f"its unseen_days must be 0 or more, not {unseen:g}"
+            raise ValueError(problem)
         is_day = unseen >= self.spec.optimizer.constants["delete_after_unseen_days"]
         if self.today:
             return max(1.0, self.today - unseen)

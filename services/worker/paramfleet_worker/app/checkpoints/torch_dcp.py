@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Buffer, override
 
+from paramfleet_shared.files.regular_files import open_regular, read_regular
 from paramfleet_shared.values.texts import shown
 from paramfleet_worker.app.checkpoints.foreign_rows import ForeignRows, refuse
 from paramfleet_worker.app.checkpoints.pickled import (
@@ -107,10 +108,11 @@ def _tensor_of(folder: Path, key: str, dim: int) -> _Tensor:
     """Return the tensor that a key names, and where its chunks are."""
     path = folder / _METADATA
     try:
-        if path.stat().st_size > MAX_BYTES:
+        content = read_regular(path, most_bytes=MAX_BYTES + 1, may_be_link=True)
+        if len(content) > MAX_BYTES:
             refuse(path, f"has more than {MAX_BYTES:,} bytes")
-        said = read_pickled(path.read_bytes())
-    except (OSError, NotPlainError) as error:
+        said = read_pickled(content)
+    except (OSError, ValueError) as error:
         refuse(path, f"can't be read: {error}")
     tensors = _mapping(path, said, "Metadata", "state_dict_metadata")
     tables = {name: each for name, each in tensors.items() if _is_table(name, each)}
@@ -261,7 +263,7 @@ def _values_of(folder: Path, chunk: _Chunk) -> NDArray[Any]:
     path = folder / chunk.name
     shape = len(chunk.rows), len(chunk.columns)
     try:
-        with path.open("rb") as file:
+        with open_regular(path, may_be_link=True) as file:
             part = BufferedReader(_Part(file, chunk.offset, chunk.length))
             with zipfile.ZipFile(part) as archive:
                 names = [each for each in archive.namelist() if each.endswith("/data.pkl")]

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,13 @@ def test_words_have_the_ids_of_their_lines(write: Write, tmp_path: Path) -> None
     [
         ("", "line 1 must say how many rows"),
         ("3\n1 2 3\n", "line 1 must say how many rows"),
+        ("9" * 5000 + " 2\n1 2 3\n", "line 1 must say how many rows"),
+        ("1 " + "2" * 5000 + "\n1 2 3\n", "line 1 must say how many rows"),
+        ("\u0661 2\n1 2 3\n", "line 1 must say how many rows"),
+        ("1 2\n1_0 2 3\n", "line 2 ('1_0' ...) must be an id"),
+        ("1 2\n\u0661 2 3\n", "line 2 ('\u0661' ...) must be an id"),
+        ("1 2\n1 1_5 3\n", "line 2 ('1' ...) must be an id"),
+        ("1 2\n1 2 \u0663\n", "line 2 ('1' ...) must be an id"),
         ("1 3\n1 2 3 4\n", "has rows of 3 numbers, and the table's have 2"),
         ("1 2\n1 2\n", "line 2 has 1 numbers, not 2"),
         ("1 2\nx 2 3\n", "line 2 ('x' ...) must be an id"),
@@ -207,6 +215,70 @@ def test_arrays_that_are_no_table_are_named(
         imported(tmp_path, ForeignTable(npy(tmp_path, ids, rows), "npy"), write())
 
     assert rule in str(refused.value)
+
+
+@pytest.mark.parametrize("content", [b"PK\x03\x04", b"PK\x05\x06" + bytes(18), None])
+def test_an_archive_is_no_array(tmp_path: Path, content: bytes | None) -> None:
+    path = npy(tmp_path)
+    if content is None:
+        with path.open("wb") as file:
+            np.savez(file, rows=ROWS)
+    else:
+        path.write_bytes(content)
+
+    with pytest.raises(ForeignTableError, match=r"t\.npy: isn't a file of numpy\.save"):
+        list(ForeignTable(path, "npy").read(dim=2))
+
+
+def test_an_array_with_a_broken_head_is_named(tmp_path: Path) -> None:
+    path = npy(tmp_path)
+    path.write_bytes(path.read_bytes().replace(b"{'descr'", b"{(descr'"))
+
+    with pytest.raises(ForeignTableError, match=r"t\.npy: can't be read"):
+        list(ForeignTable(path, "npy").read(dim=2))
+
+
+@pytest.mark.parametrize(
+    "line", ["1_0 0.5 1", "\u0661 0.5 1", "1 1_5 1", "1 \u0661 1", "1 0.5 \uff11"]
+)
+def test_only_plain_numbers_are_numbers_of_paddle(tmp_path: Path, line: str) -> None:
+    (tmp_path / "part-0").write_text(f"{line}\n", encoding="utf-8")
+    text = PaddleText("none")
+
+    with pytest.raises(ForeignTableError, match="line 1 must be a key and numbers"):
+        list(ForeignTable(tmp_path, "paddle", text).read(dim=2))
+
+
+@pytest.mark.parametrize(
+    ("form", "name"),
+    [
+        ("npy", "t.npy"),
+        ("npy", "t.ids.npy"),
+        ("safetensors", "t.npy"),
+        ("word2vec", "t.npy"),
+        ("word2vec", "words"),
+        ("paddle", "part-0"),
+        ("paddle", "part-0.gz"),
+        ("dcp", ".metadata"),
+    ],
+)
+def test_a_pipe_is_not_waited_for(tmp_path: Path, form: ImportFormat, name: str) -> None:
+    npy(tmp_path)
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    path = tmp_path if form in {"paddle", "dcp"} else tmp_path / "t.npy"
+    words = tmp_path / "words" if name == "words" else None
+
+    with pytest.raises(ForeignTableError, match=f"{name}: can't be read: isn't a regular"):
+        list(ForeignTable(path, form, words=words).read(dim=2))
+
+
+def test_words_have_lines_that_only_line_feeds_end(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "t.vec").write_text(WORDS, encoding="utf-8")
+    (tmp_path / "words").write_bytes("x\u2028y 90\r\nb\nc\na".encode())
+    source = ForeignTable(tmp_path / "t.vec", "word2vec", words=tmp_path / "words")
+
+    assert load_rows(imported(tmp_path, source, write()), "ads").ids.tolist() == [1, 2, 3]
 
 
 @pytest.mark.parametrize("form", ["npy", "safetensors", "word2vec", "paddle", "dcp"])

@@ -140,6 +140,20 @@ def test_other_rules_and_layouts_keep_counts_and_begin_anew(tmp_path: Path) -> N
     assert part.states[1].tolist() == [0.5, *anew, 0.5, 20400, 0], "a day"
 
 
+@pytest.mark.parametrize("days", ["date", "saves"])
+@pytest.mark.parametrize("unseen", ["-5", "-0.5", "nan", "inf"])
+def test_days_that_are_none_are_named(tmp_path: Path, days: Any, unseen: str) -> None:
+    empty = checkpoint(tmp_path / "empty", CtrAccessor(days_by=days), ids=(9,))
+    (tmp_path / "000").mkdir()
+    line = f"7 {unseen} 0.5 40 4 0.25 1.5 -1 3"
+    (tmp_path / "000" / "part-0").write_text(f"\n{line}\n")
+    text = PaddleText("CtrDymfAccessor", "SparseAdaGradSGDRule")
+    source = ForeignTable(tmp_path / "000", "paddle", text)
+
+    with pytest.raises(ForeignTableError, match=r"part-0: line 2: its unseen_days must be 0"):
+        import_table(source, into=empty, table="ads", output=tmp_path / "new")
+
+
 def test_the_command_writes_a_folder_that_is_not_there(tmp_path: Path) -> None:
     base = checkpoint(tmp_path / "base", CtrAccessor())
     words = ["export", str(base), "--table=ads", "--format=paddle", "--shards=3", "--gzip"]
