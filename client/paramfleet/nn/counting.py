@@ -13,7 +13,7 @@ from typing_extensions import override
 from paramfleet.config.accessor import AccessorOptionError
 from paramfleet.tables.devices import to_host
 from paramfleet.tables.sparse import RowUse
-from paramfleet_shared.tables.routing import merge_by_inverse
+from paramfleet_shared.tables.rows.routing import merge_by_inverse
 
 __all__ = ["continuous_value_model", "use_by_gradient", "use_of"]
 

@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional
 from typing_extensions import override
 
-from paramfleet_shared.tables.routing import merge_by_inverse
+from paramfleet_shared.tables.rows.routing import merge_by_inverse
 
 __all__ = ["bags_of_rows", "rows_of_ids"]
 

@@ -36,8 +36,8 @@ from paramfleet_shared.tables.kernels.replica import (
     take_deltas,
 )
 from paramfleet_shared.tables.memory.reservation import RowColumn
-from paramfleet_shared.tables.routing import route
 from paramfleet_shared.tables.rows.batch import RowBatch
+from paramfleet_shared.tables.rows.routing import route
 from paramfleet_shared.tables.rowstore import initial_rows
 
 __all__ = ["OLD", "DenseReplica", "RowReplica"]

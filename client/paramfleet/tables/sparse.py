@@ -21,9 +21,9 @@ from paramfleet.config.eviction import NO_EVICTION
 from paramfleet.tables.devices import to_device, to_host
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.tables.partition import Partitioned, partition
-from paramfleet_shared.tables.routing import merge_by_inverse
 from paramfleet_shared.tables.rows.batch import RowBatch
 from paramfleet_shared.tables.rows.ctr import num_miscounted
+from paramfleet_shared.tables.rows.routing import merge_by_inverse
 from paramfleet_shared.tables.spec import (
     EntrySpec,
     InitializerSpec,

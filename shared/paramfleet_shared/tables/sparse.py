@@ -46,7 +46,6 @@ from paramfleet_shared.tables.memory.image import (
 from paramfleet_shared.tables.memory.prefault import Lookahead
 from paramfleet_shared.tables.memory.reservation import default_max_rows, reserve
 from paramfleet_shared.tables.partition import partition
-from paramfleet_shared.tables.routing import merge_by_inverse
 from paramfleet_shared.tables.rows.admission import Admission
 from paramfleet_shared.tables.rows.choosing import discounted
 from paramfleet_shared.tables.rows.ctr import ctr_layout_of, scores_of
@@ -58,6 +57,7 @@ from paramfleet_shared.tables.rows.evicting import (
     is_valued,
 )
 from paramfleet_shared.tables.rows.layout import VALUE, RowLayout
+from paramfleet_shared.tables.rows.routing import merge_by_inverse
 from paramfleet_shared.tables.rows.touched import TouchedIds
 from paramfleet_shared.tables.rowstore import Mark, SlotIndex, as_floats, check_array
 from paramfleet_shared.tables.spec import SEEN, OptimizerSpec, TableSpec

@@ -24,7 +24,7 @@ from paramfleet_shared.tables.kernels.replica import (
 from paramfleet_shared.tables.kernels.stepping.rules import step_of
 from paramfleet_shared.tables.kernels.waiting import append_waiting, forget_reported
 from paramfleet_shared.tables.partition import are_in_shards, partition
-from paramfleet_shared.tables.routing import all_finite, merge_by_inverse, route
+from paramfleet_shared.tables.rows.routing import all_finite, merge_by_inverse, route
 from paramfleet_shared.tables.rowstore import gather_rows, scatter_rows
 from paramfleet_shared.tables.sparse import SparseShard
 from paramfleet_shared.tables.spec import OptimizerSpec, Storage, TableSpec

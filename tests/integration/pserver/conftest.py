@@ -22,7 +22,7 @@ from paramfleet_shared.net.rpc.server import RpcServer
 from paramfleet_shared.net.wire.identity import ChangeIdentity
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.system.clock import SystemClock
-from paramfleet_shared.tables.routing import route
+from paramfleet_shared.tables.rows.routing import route
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.testing.patience import LATE_S
 

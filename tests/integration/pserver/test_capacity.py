@@ -15,7 +15,7 @@ from paramfleet_pserver.tables.table import SparseTable
 from paramfleet_shared.errors.served import TablesDamagedError
 from paramfleet_shared.errors.tables import TableMemoryError
 from paramfleet_shared.tables.memory.reservation import CapacityError
-from paramfleet_shared.tables.routing import route
+from paramfleet_shared.tables.rows.routing import route
 from paramfleet_shared.tables.sparse import SparseShard
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 from paramfleet_shared.values.amounts import Memory

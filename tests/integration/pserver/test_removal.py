@@ -23,7 +23,7 @@ from paramfleet_pserver.tables.table import SparseTable
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.net.wire.identity import ChangeIdentity
 from paramfleet_shared.net.wire.message import Message
-from paramfleet_shared.tables.routing import route
+from paramfleet_shared.tables.rows.routing import route
 from paramfleet_shared.tables.rowstore import initial_rows
 from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
 from paramfleet_shared.values.ids import Rank, Step

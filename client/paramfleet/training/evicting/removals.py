@@ -17,9 +17,9 @@ from paramfleet.training.evicting.selecting import Answer, Count, Question, Sele
 from paramfleet.training.job import Job
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.tables.partition import partition
-from paramfleet_shared.tables.routing import route
 from paramfleet_shared.tables.rows.batch import RowIds
 from paramfleet_shared.tables.rows.evicting import NUM_BINS, AsOf
+from paramfleet_shared.tables.rows.routing import route
 
 __all__ = ["MAX_IDS", "count_rows", "send_discount", "send_removal", "survey"]
 

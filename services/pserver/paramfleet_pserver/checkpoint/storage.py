@@ -49,9 +49,9 @@ from paramfleet_shared.checkpoint.manifest import (
 )
 from paramfleet_shared.checkpoint.one_manifest import of_one_manifest
 from paramfleet_shared.checkpoint.saved_ids import check_not_negative, refuse_doubled
-from paramfleet_shared.tables.routing import route
 from paramfleet_shared.tables.rows.batch import RowIds
 from paramfleet_shared.tables.rows.choosing import Choice
+from paramfleet_shared.tables.rows.routing import route
 from paramfleet_shared.tables.rows.states import have_other_states, states_for
 from paramfleet_shared.tables.spec import TableSpec
 

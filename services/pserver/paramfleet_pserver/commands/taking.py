@@ -25,9 +25,9 @@ from paramfleet_shared.tables.encoding import (
     room_for,
     sort_within_shards,
 )
-from paramfleet_shared.tables.routing import route
 from paramfleet_shared.tables.rows.batch import MARK_GROWN
 from paramfleet_shared.tables.rows.ctr import NUM_SEEN
+from paramfleet_shared.tables.rows.routing import route
 from paramfleet_shared.values.ids import Rank
 
 __all__ = ["PartReply", "Taken", "TakingRows"]

@@ -9,8 +9,8 @@ from paramfleet_pserver.requests.fields import Fields
 from paramfleet_pserver.requests.tensors import tensor_of
 from paramfleet_pserver.tables.table import DenseTable, SparseTable, Table
 from paramfleet_shared.net.wire.message import Message
-from paramfleet_shared.tables.routing import route
 from paramfleet_shared.tables.rows.layout import RowLayout
+from paramfleet_shared.tables.rows.routing import route
 
 __all__ = ["describe_table", "read_table"]
 

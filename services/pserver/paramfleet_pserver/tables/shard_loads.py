@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.tables.routing import route
+from paramfleet_shared.tables.rows.routing import route
 from paramfleet_shared.tables.sparse import SparseShard
 
 __all__ = ["COUNTED_ROWS", "RowCounter", "ShardUse", "busiest"]

@@ -17,7 +17,7 @@ from paramfleet_shared.tables.kernels.counting import (
     count_keys,
 )
 from paramfleet_shared.tables.memory.reservation import reserve
-from paramfleet_shared.tables.routing import mixed, route
+from paramfleet_shared.tables.rows.routing import mixed, route
 from paramfleet_shared.tables.spec import TableSpec, stream_of
 
 __all__ = ["Admission", "SketchPages"]

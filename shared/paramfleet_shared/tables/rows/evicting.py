@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_shared.tables.kernels.stepping.ctr import CtrTable
-from paramfleet_shared.tables.routing import mixed
 from paramfleet_shared.tables.rows.ctr import scores_of
+from paramfleet_shared.tables.rows.routing import mixed
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.values.bounds import MAX_DAY
 

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_shared.tables.kernels.basics.compiled import as_input
-from paramfleet_shared.tables.routing import all_finite
 from paramfleet_shared.tables.rows.layout import RowLayout
+from paramfleet_shared.tables.rows.routing import all_finite
 from paramfleet_shared.tables.spec import SEEN, OptimizerSpec
 
 __all__ = [

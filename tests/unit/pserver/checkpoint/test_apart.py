@@ -25,8 +25,8 @@ from paramfleet_shared.checkpoint.cuts import FormerSaveError, SaveGoneError
 from paramfleet_shared.files import tensorfile
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.system.clock import SystemClock
-from paramfleet_shared.tables.routing import route
 from paramfleet_shared.tables.rows.batch import RowIds
+from paramfleet_shared.tables.rows.routing import route
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 from paramfleet_shared.testing.patience import LATE_S
 

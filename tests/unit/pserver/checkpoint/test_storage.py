@@ -24,8 +24,8 @@ from paramfleet_shared.checkpoint.manifest import (
     write_manifest,
 )
 from paramfleet_shared.system.clock import SystemClock
-from paramfleet_shared.tables.routing import route
 from paramfleet_shared.tables.rows.batch import RowIds
+from paramfleet_shared.tables.rows.routing import route
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 from paramfleet_shared.values.texts import is_name
 

@@ -36,7 +36,7 @@ from paramfleet_shared.net.wire.identity import ChangeIdentity
 from paramfleet_shared.net.wire.message import Message, decode, encode
 from paramfleet_shared.settings.config import read_environment
 from paramfleet_shared.tables.encoding import WireDtype, encode_rows
-from paramfleet_shared.tables.routing import route
+from paramfleet_shared.tables.rows.routing import route
 from paramfleet_shared.tables.rules.catalog import RULES
 from paramfleet_shared.tables.spec import EntrySpec, OptimizerSpec, TableSpec, Tracks
 from paramfleet_shared.values.ids import Rank, Step

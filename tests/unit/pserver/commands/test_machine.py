@@ -47,7 +47,7 @@ from paramfleet_shared.errors.served import OperationModeError
 from paramfleet_shared.errors.tables import TableLimitError, TableMemoryError
 from paramfleet_shared.net.wire.identity import ChangeIdentity
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message
-from paramfleet_shared.tables.routing import route
+from paramfleet_shared.tables.rows.routing import route
 from paramfleet_shared.tables.spec import TableMismatchError
 from paramfleet_shared.values.ids import Rank, Step
 

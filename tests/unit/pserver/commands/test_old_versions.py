@@ -18,7 +18,7 @@ from paramfleet_shared.errors.served import PushRepeatedError, VersionGoneError
 from paramfleet_shared.net.wire.identity import ChangeIdentity
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.tables.encoding import WireDtype, room_for
-from paramfleet_shared.tables.routing import route
+from paramfleet_shared.tables.rows.routing import route
 from paramfleet_shared.values.ids import Rank, Step
 
 IDS = np.arange(50, dtype=np.int64)

@@ -17,7 +17,7 @@ from paramfleet_pserver.requests.checked import Mode
 from paramfleet_pserver.tables.table import DenseTable, SparseTable
 from paramfleet_shared.net.wire.identity import ChangeIdentity
 from paramfleet_shared.net.wire.message import Message
-from paramfleet_shared.tables.routing import route
+from paramfleet_shared.tables.rows.routing import route
 
 NUM_IDS, NUM_PSERVERS = 12, 2
 KINDS: dict[Mode, str] = {"async": "update", "geo": "exchange", "localsgd": "exchange"}

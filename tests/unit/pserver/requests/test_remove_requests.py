@@ -10,7 +10,7 @@ from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.errors import FleetError
 from paramfleet_shared.errors.served import UnknownTableError
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message
-from paramfleet_shared.tables.routing import route
+from paramfleet_shared.tables.rows.routing import route
 from paramfleet_shared.tables.rowstore import RowShapeError
 from paramfleet_shared.tables.spec import TableSpec
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from paramfleet_pserver.tables.shard_loads import RowCounter
-from paramfleet_shared.tables.routing import route
+from paramfleet_shared.tables.rows.routing import route
 from paramfleet_shared.tables.sparse import SparseShard
 from paramfleet_shared.tables.spec import TableSpec
 

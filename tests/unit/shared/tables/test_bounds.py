@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from paramfleet_shared.tables.dense import DenseRange
 from paramfleet_shared.tables.encoding import encode_rows, is_finite, num_nonfinite
-from paramfleet_shared.tables.routing import all_finite
 from paramfleet_shared.tables.rows.layout import RowLayout
+from paramfleet_shared.tables.rows.routing import all_finite
 from paramfleet_shared.tables.rows.states import check_states
 from paramfleet_shared.tables.sparse import SparseShard
 from paramfleet_shared.tables.spec import (

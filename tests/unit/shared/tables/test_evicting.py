@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from paramfleet_shared.tables.routing import route
 from paramfleet_shared.tables.rows.evicting import (
     KEY_BITS,
     NUM_BINS,
@@ -14,6 +13,7 @@ from paramfleet_shared.tables.rows.evicting import (
     count_by_key,
     latest_of,
 )
+from paramfleet_shared.tables.rows.routing import route
 from paramfleet_shared.tables.rows.states import states_for
 from paramfleet_shared.tables.sparse import SparseShard
 from paramfleet_shared.tables.spec import (

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from paramfleet_shared.tables.partition import are_in_shards, partition
-from paramfleet_shared.tables.routing import route
+from paramfleet_shared.tables.rows.routing import route
 from paramfleet_shared.tables.rowstore import RowShapeError
 
 IDS = hnp.arrays(

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from paramfleet_shared.tables.partition import partition
-from paramfleet_shared.tables.routing import all_finite, merge_by_inverse, route
+from paramfleet_shared.tables.rows.routing import all_finite, merge_by_inverse, route
 from paramfleet_shared.tables.rowstore import RowShapeError
 
 IDS = hnp.arrays(

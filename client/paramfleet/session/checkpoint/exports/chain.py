@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from paramfleet.serving.manifest import Release, read_export_manifest
 from paramfleet.session.checkpoint.exports.modes import NoBaseError
 from paramfleet_shared.checkpoint.manifest import FilePart, new_identity
-from paramfleet_shared.tables.routing import mixed
+from paramfleet_shared.tables.rows.routing import mixed
 from paramfleet_shared.tables.spec import ExportKind
 
 __all__ = ["ExportChain", "LocalChanges"]

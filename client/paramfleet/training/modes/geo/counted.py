@@ -24,9 +24,9 @@ from paramfleet_shared.tables.kernels.basics.compiled import as_input
 from paramfleet_shared.tables.kernels.firsts import fill_firsts, firsts_of
 from paramfleet_shared.tables.kernels.stepping.ctr import scoring_of
 from paramfleet_shared.tables.partition import partition
-from paramfleet_shared.tables.routing import route
 from paramfleet_shared.tables.rows.batch import MARK_GROWN, MOST_USES, RowBatch
 from paramfleet_shared.tables.rows.ctr import NUM_SEEN
+from paramfleet_shared.tables.rows.routing import route
 from paramfleet_shared.tables.rules.ctr.accessor import NUM_COUNTS, NUM_SHORT
 from paramfleet_shared.tables.spec import OptimizerSpec
 

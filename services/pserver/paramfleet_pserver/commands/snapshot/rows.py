@@ -16,8 +16,8 @@ from paramfleet_pserver.tables.parts import Update
 from paramfleet_pserver.tables.table import DenseTable, SparseTable, Table
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message
-from paramfleet_shared.tables.routing import route
 from paramfleet_shared.tables.rows.admission import SketchPages
+from paramfleet_shared.tables.rows.routing import route
 from paramfleet_shared.tables.sparse import Places
 
 __all__ = ["TableReader"]

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from paramfleet_shared.checkpoint.columns import arranged, columns_of
 from paramfleet_shared.checkpoint.layers import LayerFile
 from paramfleet_shared.checkpoint.manifest import FilePart, map_part
-from paramfleet_shared.tables.routing import route
 from paramfleet_shared.tables.rows.layout import RowLayout
+from paramfleet_shared.tables.rows.routing import route
 from paramfleet_shared.tables.spec import MAX_NUM_SHARDS, TableSpec
 
 __all__ = ["MappedFile", "MappedTable", "row_bytes", "slices_for"]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from paramfleet.tables.device.pass_ids import IdSet, PassIds
 from paramfleet.tables.device.table import DeviceRows, DeviceTable, bytes_of, layout_of
 from paramfleet_shared.tables.partition import partition
-from paramfleet_shared.tables.routing import merge_by_inverse
+from paramfleet_shared.tables.rows.routing import merge_by_inverse
 from paramfleet_shared.tables.rowstore import initial_rows
 from paramfleet_shared.tables.rules.catalog import RULES
 from paramfleet_shared.tables.rules.record import Moment

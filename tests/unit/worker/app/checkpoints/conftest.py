@@ -18,7 +18,7 @@ from paramfleet_shared.checkpoint.manifest import (
     write_part,
 )
 from paramfleet_shared.checkpoint.saved_module import SavedBuffer, SavedModule
-from paramfleet_shared.tables.routing import route
+from paramfleet_shared.tables.rows.routing import route
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 
 SHARDS = 8

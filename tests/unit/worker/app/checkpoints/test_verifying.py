@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from paramfleet_shared.tables.routing import route
+from paramfleet_shared.tables.rows.routing import route
 from paramfleet_worker.app.checkpoints import mapped, verifying
 from paramfleet_worker.app.checkpoints.verifying import problem_of, verify
 
