@@ -103,6 +103,7 @@ def test_the_public_names_of_serving_are_these() -> None:
         "ExportError",
         "ExportMismatchError",
         "FoundRows",
+        "LookupIdsError",
         "RemoteEmbedding",
         "RemoteEmbeddingBag",
         "RemoteOptionError",
