@@ -103,10 +103,13 @@ def _untraced() -> Iterator[None]:
         yield
         return
     running.stop()
+    exits = os._exit
     try:
         yield
     finally:
         running.start()
+        os._exit = exits  # each start wraps it once more, at last deeper than Python calls
+        os.environ.pop(_INHERITED, None)  # noqa: TID251 - what this process hands on
 
 
 def phases() -> list[tuple[str, ...]]:

@@ -51,7 +51,7 @@ def test_a_job_goes_on_with_the_same_numbers_from_what_is_on_the_disk(
     waits = ["runner.data_donefile=done", "runner.data_sleep_second=0.1"]
 
     running = jobs.start(SCRIPT, *words(folder, *waits))
-    running.wait_for("worker0", "day 20260102, pass 2: waits for")
+    running.wait_for("worker0", "day 20260102, pass 2: waits for", within_s=240)
     shutil.copytree(folder, copy)  # what would be there if all processes died now
     for each in (folder, copy):
         (each / "data/20260102/1200/done").write_text("")
@@ -81,7 +81,7 @@ def test_a_job_that_is_ended_while_it_waits_keeps_what_it_trained(
     if mode == "async":
         options.append("runner.a_sync_configs={max_staleness: 2}")
     running = jobs.start(SCRIPT, *words(folder, *options), PARAMFLEET_BARRIER_TIMEOUT_S="3")
-    running.wait_for("worker0", "day 20260102, pass 2: waits for")
+    running.wait_for("worker0", "day 20260102, pass 2: waits for", within_s=240)
     admin = running.admin()
     waiting = admin.wait(
         lambda s: all((w["by_days"] or {}).get("waits_for") for w in s["workers"])

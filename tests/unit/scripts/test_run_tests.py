@@ -22,7 +22,7 @@ markers = ["slow_machine"]
 [tool.coverage.run]
 branch = true
 parallel = true
-patch = ["subprocess"]
+patch = ["_exit", "subprocess"]
 disable_warnings = ["no-data-collected"]
 """
 
@@ -52,6 +52,17 @@ def test_what_is_imported_is_compiled_once_and_for_all():
     assert not sys.dont_write_bytecode
     ask = [sys.executable, "-c", "import sys; print(sys.dont_write_bytecode)"]
     assert subprocess.check_output(ask, text=True) == "False\\n"
+"""
+
+TESTS_THAT_ARE_NOT_TRACED = """
+import os
+import pytest
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_process_ends_as_it_did(number, seen=[]):
+    seen.append(os._exit)
+    assert all(each is seen[0] for each in seen)
+    assert "COVERAGE_PROCESS_CONFIG" not in os.environ
 """
 
 MEASURED = Path("shared/paramfleet_shared/net/wire")
@@ -142,6 +153,17 @@ def started(
         text=True,
         check=False,
     )
+
+
+def test_each_test_that_is_not_traced_leaves_how_a_process_ends(tmp_path: Path) -> None:
+    (tmp_path / "tests" / "other").mkdir(parents=True)
+    path = tmp_path / "tests" / "other" / "test_it.py"
+    path.write_text(TESTS_THAT_ARE_NOT_TRACED)
+
+    ran = started(tmp_path, "--numprocesses=1", str(path))
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "3 passed" in ran.stdout
 
 
 def test_half_a_data_file_is_named_and_fails_nothing(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from paramfleet_shared.errors import error_from_wire, error_to_wire
 from paramfleet_shared.tables.spec import (
     InitializerSpec,
     OptimizerSpec,
+    SavedTableMismatchError,
     TableMismatchError,
     TableSpec,
     TableSpecError,
@@ -120,6 +121,9 @@ def test_a_dense_table_names_its_parameters() -> None:
     assert "parameters" not in FULL.to_wire(), "as tables of before have none"
     unnamed = TableSpec(name="dense_0", kind="dense", size=6)
     unnamed.check_same_rows(DENSE)
+    other = TableSpec(name="dense_0", kind="dense", size=2, parameters=(("b", (2,)),))
+    with pytest.raises(SavedTableMismatchError, match="size"):
+        DENSE.check_same_rows(other)
     with pytest.raises(TableMismatchError, match="parameters"):
         unnamed.check_same(DENSE)
 
