@@ -69,7 +69,7 @@ def follow(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return what follows a job into a folder to its end."""
 
     async def run(job: Job, writer: StreamWriter, plan: ExportPlan = PLAN) -> Exporter:
-        state = JobState(1, "first", PLACE, has_ended=False, failed=False)
+        state = JobState("first", PLACE, has_ended=False)
 
         async def look(_: Locator) -> JobState:
             return state
@@ -202,7 +202,7 @@ async def test_another_run_of_the_same_number_is_followed(
 ) -> None:
     """Each launch of a job may have a registry of its own, which counts from one."""
     monkeypatch.setattr(exporting, "RETRY_S", 0.01)
-    runs = [JobState(1, name, PLACE, has_ended=False, failed=False) for name in "ab"]
+    runs = [JobState(name, PLACE, has_ended=False) for name in "ab"]
     feeds = [Job(3), Job(3)]
     made = iter(feeds)
 

@@ -1,7 +1,7 @@
 """Changes of a running job: written to a folder of this process's own, and followed there.
 
 So a job is served as a folder is: rows mapped from files, memory bounded, former versions there
-to go back to. Nobody but this process needs the folder, and it goes with it.
+to go back to. Nobody but this process needs the folder, which goes with it unless it is killed.
 """
 
 import asyncio

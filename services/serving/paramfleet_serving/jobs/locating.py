@@ -16,15 +16,13 @@ REDIS_TIMEOUT_S = 5.0
 class JobState(NamedTuple):
     """The latest run of a job."""
 
-    epoch: int
-    """0: there was none."""
     run: str
-    """What tells it from other runs, also of launches with other registries."""
+    """What tells it from other runs, also of launches with other registries; empty: there was
+    none."""
     placement: Placement | None
     """None until every pserver serves."""
     has_ended: bool
     """Whether it has finished or failed."""
-    failed: bool
 
 
 class Locator:
@@ -47,14 +45,12 @@ class Locator:
         """
         epoch, record = await self._registry.read_latest()
         if record is None:
-            return JobState(epoch, "", None, has_ended=False, failed=False)
+            return JobState("", None, has_ended=False)
         placement = None if record.placement is None else dict(record.placement)
         return JobState(
-            epoch,
             f"{record.launch} {record.run_id} {epoch}",
             None if placement is None else Placement.from_wire(placement),
             has_ended=record.state in {"finished", "failed"},
-            failed=record.state == "failed",
         )
 
     async def close(self) -> None:

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import urlsplit
 
 from typing_extensions import override
 
+from paramfleet_serving.jobs.finding import is_same_registry
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.files.job_folder import JobFolder, UnsafeFolderError, runtime_dir
 from paramfleet_shared.net.secret import MIN_SECRET_LENGTH, JobSecret
@@ -143,7 +143,7 @@ def _folder_of(resolved: Resolved[JobSettings], url: str) -> JobFolder | None:
     if origins["job"] != "default":
         folder = JobFolder.find(root, settings.job)
         facts = None if folder is None else folder.facts()
-        is_other = has_registry and facts and not _is_same(facts.redis, settings.redis)
+        is_other = has_registry and facts and not is_same_registry(facts.redis, settings.redis)
         return None if is_other else folder
     if has_registry:
         return None
@@ -161,12 +161,6 @@ def _token_of(settings: JobSettings) -> str:
     if len(settings.secret) < MIN_SECRET_LENGTH:
         return ""
     return JobSecret(settings.secret, settings.job).token("admin")
-
-
-def _is_same(first: str, second: str) -> bool:
-    """Return whether two addresses are of one registry, whatever they say of users."""
-    one, other = urlsplit(first), urlsplit(second)
-    return (one.hostname, one.port, one.path) == (other.hostname, other.port, other.path)
 
 
 def _text_of(path: Any) -> str:
