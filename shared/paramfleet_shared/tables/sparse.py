@@ -58,6 +58,7 @@ from paramfleet_shared.tables.rows.evicting import (
 )
 from paramfleet_shared.tables.rows.layout import VALUE, RowLayout
 from paramfleet_shared.tables.rows.routing import merge_by_inverse
+from paramfleet_shared.tables.rows.scanning import PlaceScan, RowScan
 from paramfleet_shared.tables.rows.touched import TouchedIds
 from paramfleet_shared.tables.rowstore import Mark, SlotIndex, as_floats, check_array
 from paramfleet_shared.tables.spec import SEEN, OptimizerSpec, TableSpec
@@ -101,6 +102,9 @@ class SparseShard:
     """
 
     # n = ids of a call, D = width of a row, W = floats beside its value
+
+    has_places = True
+    """Whether each row keeps its place as long as it is there."""
 
     def __init__(
         self,
@@ -172,6 +176,16 @@ class SparseShard:
     def num_slots(self) -> int:
         """Return how many places of rows were used ever; ``export`` counts by them."""
         return self._index.num_slots
+
+    @property
+    def num_places(self) -> int:
+        """Return how many places ``valued`` and ``export`` go through."""
+        return self.num_slots
+
+    @property
+    def work_factor(self) -> int:
+        """Return how much longer a call may take than one that finds its rows in memory."""
+        return 1
 
     @property
     def num_taken(self) -> int:
@@ -428,18 +442,29 @@ class SparseShard:
             return np.empty(0, np.int64), np.empty(0, np.int64)
         slots = self.live(start, start + count)
         ids = self.ids()[slots]
+        return ids, self._eviction_keys(self._floats, ids, slots, when)
+
+    def _eviction_keys(
+        self,
+        rows: NDArray[np.float32],
+        ids: NDArray[np.int64],
+        slots: NDArray[np.int64],
+        when: AsOf,
+    ) -> NDArray[np.int64]:
+        """Return by which order rows would be evicted, those at slots of some: int64 [n]."""
         counted = seen = None
         if self._ctr is not None:
-            counted = CtrTable(self._rows.firsts, self._rows.floats, self._ctr)
+            counted = CtrTable(self._rows.firsts, rows.reshape(-1), self._ctr)
         else:
-            seen = self._seen
-        return ids, eviction_keys(Valued(self.spec, counted, seen), ids, slots, when)
+            seen = rows[:, self.layout.spans[SEEN.name].start]
+        return eviction_keys(Valued(self.spec, counted, seen), ids, slots, when)
 
     def sample(self, most: int) -> Worths:
         """Return the ages and scores of some rows, at most so many, spread over all places."""
         places = np.linspace(0, max(0, self.num_slots - 1), min(most, self.num_slots))
         some = places.astype(np.int64)
-        slots = some[self.find(self.ids()[some]) == some]  # which have a row
+        found = self._index.find(self.ids()[some], create=False)
+        slots = some[found == some]  # which have a row
         nothing = np.empty(0, np.float32)
         if self._ctr is not None:
             counted = CtrTable(self._rows.firsts, self._rows.floats, self._ctr)
@@ -508,6 +533,20 @@ class SparseShard:
             flat_states = as_input(states, np.float32).reshape(-1)
             scatter(self._rows.floats, pitch, slots, flat_states, (first_state, pitch))
         self._note_changed(slots)
+
+    def load(
+        self,
+        ids: NDArray[np.int64],
+        values: NDArray[np.float32],
+        states: NDArray[np.float32],
+    ) -> None:
+        """Take rows of ids that have none, as ``assign`` does, when a table is restored.
+
+        Raises:
+            RowShapeError: if an array has the wrong shape or type.
+            CapacityError: if there is no room for the new rows.
+        """
+        self.assign(ids, values, states)
 
     def find(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the places of ids' rows, or -1: int64 [n].
@@ -631,6 +670,14 @@ class SparseShard:
         """
         where = self._index.live(start, start + count)
         return self.ids()[where].copy(), *self._columns(self._floats[where])
+
+    def scan(self) -> RowScan:
+        """Return what goes through all rows as they are."""
+
+        def pull(ids: NDArray[np.int64], values: NDArray[np.float32]) -> None:
+            self.pull(ids, values, create=False)
+
+        return PlaceScan(lambda: self.num_slots, self.live_ids, pull, self._dim)
 
     def image(
         self, *, save: str = "", since: str = "", chain: str = "checkpoints"

@@ -132,6 +132,8 @@ def _resize(tools: _Tools, num_rows: float, *, may_contract: bool) -> Iterator[N
             tools.pages.lay_out(first, last, geometry)
             yield
     while step := files.state.geometry.step_to(wanted, tools.pages.most):
+        if not tools.pages.may_become(wanted.pages):
+            return
         tools.pages.regroup(step)
         yield
 

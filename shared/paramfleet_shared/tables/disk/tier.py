@@ -10,22 +10,20 @@ import contextlib
 import os
 import secrets
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.system.clock import Clock, SystemClock
-from paramfleet_shared.tables.disk.access.system import System, lock_folder
-from paramfleet_shared.tables.disk.access.transfers import Engine, Transfers
+from paramfleet_shared.tables.disk.access.system import lock_folder
+from paramfleet_shared.tables.disk.access.transfers import Transfers
 from paramfleet_shared.tables.disk.access.waits import Deadline
 from paramfleet_shared.tables.disk.errors import (
     TierChangedError,
     TierClosedError,
     TierFolderError,
 )
-from paramfleet_shared.tables.disk.kernels.pages import FOUND
+from paramfleet_shared.tables.disk.kernels.pages import FOUND, pages_of
 from paramfleet_shared.tables.disk.log.logged import UNKNOWN
 from paramfleet_shared.tables.disk.log.segments import PUT, REMOVE
 from paramfleet_shared.tables.disk.log.writeahead import WriteAhead
@@ -34,58 +32,16 @@ from paramfleet_shared.tables.disk.merging import InMemory, merge_into
 from paramfleet_shared.tables.disk.pages.files import PageFiles
 from paramfleet_shared.tables.disk.pages.header import TierState
 from paramfleet_shared.tables.disk.pages.lookups import Answers, Lookups
-from paramfleet_shared.tables.disk.pages.rebuilding import Pages
+from paramfleet_shared.tables.disk.pages.rebuilding import Hold, Pages
+from paramfleet_shared.tables.disk.stats import TierOptions, TierStats
 from paramfleet_shared.tables.memory.shapes import check_array
+from paramfleet_shared.tables.memory.slot_index import distinct
 from paramfleet_shared.tables.rows.layout import RowLayout
 
 __all__ = ["DiskTier", "TierOptions", "TierStats"]
 
 MAX_ROW_BYTES = 1 << 14
 """A page of 64 KiB holds three such rows."""
-
-
-@dataclass(frozen=True, slots=True)
-class TierOptions:
-    """How a tier works."""
-
-    memory_bytes: int = 128 << 20
-    """For the keys in the log; half of them may wait while the other half is merged."""
-    engine: Engine = "auto"
-    clock: Clock = field(default_factory=SystemClock)
-    system: System = field(default_factory=System)
-
-
-@dataclass(frozen=True, slots=True)
-class TierStats:
-    """What a tier has, and what it has done since it was opened."""
-
-    engine: str
-    """``ring`` or ``threads``."""
-    engine_reason: str
-    """Why there is no ring."""
-    is_direct: bool
-    """Whether reads of pages bypass the system's page cache."""
-    merged_rows: int
-    """On pages; rows in the log may be newer ones of the same keys."""
-    logged_keys: int
-    log_bytes: int
-    pages: int
-    page_bytes: int
-    overflow_pages: int
-    file_bytes: int
-    memory_bytes: int
-    """Of the keys in the log."""
-    reads_per_s: float
-    bytes_per_s: float
-    """What the disk can do, as measured when the tier was opened."""
-    gap: int
-    """Pages read across."""
-    page_requests: int
-    second_reads: int
-    """Keys for which an overflow page was read."""
-    is_merging: bool
-    batches: int
-    """Of pages that were replaced, since there is the tier."""
 
 
 class DiskTier:
@@ -154,6 +110,11 @@ class DiskTier:
         self._log = WriteAhead(
             self._folder, files.state, transfers, options.system, options.memory_bytes
         )
+
+    @property
+    def path(self) -> str:
+        """Return the folder, for messages."""
+        return str(self._folder)
 
     # Reading.
 
@@ -224,6 +185,95 @@ class DiskTier:
             self._ready()
             if self._changes != number:
                 raise TierChangedError(path=str(self._folder))
+
+    # Reading a part: rows that are somewhere else, too, are told apart by the caller.
+
+    @property
+    def memory_bytes(self) -> int:
+        """Return what the keys in the log take."""
+        _, log = self._ready()
+        return sum(part.num_bytes for part in log.parts)
+
+    @property
+    def file_bytes(self) -> int:
+        """Return how long the files are."""
+        files, log = self._ready()
+        return files.num_bytes + log.num_bytes
+
+    @property
+    def num_pages(self) -> int:
+        """Return how many pages there are, but for overflow pages."""
+        files, _ = self._ready()
+        return files.state.pages
+
+    @property
+    def num_merged(self) -> int:
+        """Return how many rows are on pages."""
+        files, _ = self._ready()
+        return files.state.rows
+
+    @property
+    def most_logged(self) -> int:
+        """Return how many keys the log has at most, unless one call brings more."""
+        _, log = self._ready()
+        return log.most_keys
+
+    def logged_keys(self) -> NDArray[np.uint64]:
+        """Return the keys that the log names, removed ones among them, each once and sorted."""
+        _, log = self._ready()
+        return distinct(np.concatenate([part.keys for part in log.parts]))
+
+    def is_logged(self, keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Return which of keys, uint64 [n], the log names: bool [n]."""
+        _, log = self._ready()
+        named = np.zeros(keys.size, np.bool_)
+        for part in log.parts:
+            named |= part.find(keys) != UNKNOWN
+        return named
+
+    def homes_of(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Return the page that each of keys, uint64 [n], belongs to: int64 [n]."""
+        files, _ = self._ready()
+        homes = np.empty(keys.size, np.int64)
+        pages_of(keys, files.form, (files.state.groups, files.state.pages), homes)
+        return homes
+
+    def rows_on_pages(
+        self, first: int, last: int
+    ) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
+        """Return the keys [n] and rows [n, W] of pages, whatever the log says of them.
+
+        Args:
+            first: The first page.
+            last: The one after the last.
+
+        Raises:
+            TierReadError: if a disk refuses.
+            TierDamagedError: if a page isn't what was written.
+            TierClosedError: if the tier is closed.
+            TierFailedError: if a disk has refused to write before.
+        """
+        self._ready()
+        most = self._pages.most
+        parts = [
+            self._pages.rows_of(np.arange(each, min(last, each + most)))
+            for each in range(first, last, most)
+        ]
+        keys, rows = [np.empty(0, np.uint64)], [np.empty((0, self._pitch), np.uint32)]
+        return (
+            np.concatenate([*keys, *(part[0] for part in parts)]),
+            np.concatenate([*rows, *(part[1] for part in parts)]),
+        )
+
+    def hold(self) -> Hold:
+        """Keep each key on its page, until the hold is let go, or broken by growth."""
+        self._ready()
+        return self._pages.hold()
+
+    def let_go(self, hold: Hold) -> None:
+        """End a hold. May be repeated."""
+        self._ready()
+        self._pages.let_go(hold)
 
     # Changing.
 
@@ -452,8 +502,8 @@ class DiskTier:
             pages=state.pages,
             page_bytes=state.page_bytes,
             overflow_pages=state.overflow_pages,
-            file_bytes=files.num_bytes + log.num_bytes,
-            memory_bytes=sum(part.num_bytes for part in log.parts),
+            file_bytes=self.file_bytes,
+            memory_bytes=self.memory_bytes,
             reads_per_s=self._speed.reads_per_s,
             bytes_per_s=self._speed.bytes_per_s,
             gap=self._lookups.gap,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from paramfleet_shared.errors import FleetError
 from paramfleet_shared.tables.disk.access.transfers import Transfers
@@ -19,7 +20,7 @@ from paramfleet_shared.tables.disk.errors import (
     TierInUseError,
 )
 
-__all__ = ["Buffer", "System", "lock_folder", "write_error"]
+__all__ = ["Buffer", "ScratchSystem", "System", "lock_folder", "write_error"]
 
 Buffer = bytes | memoryview
 
@@ -64,6 +65,9 @@ def lock_folder(folder: Path) -> int:
 
 class System:
     """What the system does with files; a test's may refuse."""
+
+    survives = True
+    """Whether what was acknowledged must be there after a crash."""
 
     def open(self, path: Path, *, direct: bool) -> tuple[int, bool]:
         """Open a file for reading and writing, make it if need be.
@@ -166,3 +170,17 @@ class System:
                 os.fsync(file)
         finally:
             os.close(file)
+
+
+class ScratchSystem(System):
+    """For files that nobody opens again: nothing waits for the disk."""
+
+    survives = False
+
+    @override
+    def sync(self, file: int) -> None:
+        """Do nothing."""
+
+    @override
+    def sync_folder(self, folder: Path) -> None:
+        """Do nothing."""

@@ -74,6 +74,11 @@ class WriteAhead:
         return sum(segment.end for part in self.parts for segment in part.segments)
 
     @property
+    def most_keys(self) -> int:
+        """Return how many keys both parts have at most, unless one call brings more."""
+        return 2 * self._max_keys
+
+    @property
     def is_half_full(self) -> bool:
         """Return whether it is time to merge what the growing part has."""
         return 2 * self.parts[0].num_keys >= self._max_keys

@@ -183,7 +183,8 @@ class PageFiles:
             raise self.failure
         try:
             self._claim(state, tags)
-            self._write_journal(state, tags)
+            if self._system.survives:
+                self._write_journal(state, tags)
         except OSError as error:
             raise self._failed(self._journal.path, error, is_whole=True) from error
         try:
@@ -275,6 +276,8 @@ class PageFiles:
             )
             if place.tag:
                 self._system.sync(place.file)
+        if not self._system.survives:
+            return
         slot = np.frombuffer(pack_slot(_PAGES_MAGIC, state.facts()), np.uint64)
         memory = self._slots.reserve(SLOT_BYTES)
         memory[: slot.size] = slot

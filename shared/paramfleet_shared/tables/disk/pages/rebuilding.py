@@ -23,7 +23,7 @@ from paramfleet_shared.tables.disk.pages.geometry import Geometry, Regrouping
 from paramfleet_shared.tables.disk.pages.header import TierState
 from paramfleet_shared.tables.disk.pages.lookups import spans
 
-__all__ = ["BATCH_BYTES", "Pages", "no_changes"]
+__all__ = ["BATCH_BYTES", "Hold", "Pages", "no_changes"]
 
 BATCH_BYTES = 16 << 20
 """Of pages that are replaced at once."""
@@ -34,6 +34,19 @@ def no_changes(pitch: int) -> Changes:
     return Changes(
         np.empty(0, np.uint64), np.empty((0, pitch), np.uint32), np.empty(0, np.int64)
     )
+
+
+MOST_HELD = 3
+"""Times as many pages as there are may be needed before a hold is broken: more rows than these
+would be looked for on overflow pages."""
+
+
+class Hold:
+    """Somebody's wish that each key stays on its page."""
+
+    def __init__(self) -> None:
+        self.is_broken = False
+        """Whether keys have moved nevertheless."""
 
 
 class Pages:
@@ -53,6 +66,26 @@ class Pages:
         self._none = no_changes(files.form.pitch)
         self._free = self._find_free()
         """A heap of overflow pages that nobody uses."""
+        self._holds: list[Hold] = []
+
+    def hold(self) -> Hold:
+        """Keep each key on its page, until ``let_go``, or until there are far too few pages."""
+        hold = Hold()
+        self._holds.append(hold)
+        return hold
+
+    def let_go(self, hold: Hold) -> None:
+        """End a hold. May be repeated."""
+        self._holds = [each for each in self._holds if each is not hold]
+
+    def may_become(self, num_pages: int) -> bool:
+        """Return whether there may be so many pages; that breaks holds if it has to be."""
+        if self._holds and num_pages <= MOST_HELD * self._files.state.pages:
+            return False
+        for hold in self._holds:
+            hold.is_broken = True
+        self._holds = []
+        return True
 
     @property
     def most(self) -> int:

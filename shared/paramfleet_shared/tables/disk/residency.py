@@ -1,0 +1,176 @@
+"""Which rows of a table are in memory, and which of them leave it next.
+
+A row that comes enters a window, which rows leave in the order in which they came. At its end a
+row gets a place among the main rows, if there is one, or if it was used more often than the row
+that would go for it: that is one that wasn't used in a turn of a clock's hand. What was used
+once in a long time leaves after a while, then, and drives no row out that is used often; and a
+row that was read for a step is still there when the step's gradient comes.
+
+Nothing here reads or writes a row. S = slots of rows, n = rows of a call.
+"""
+
+from collections import deque
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paramfleet_shared.tables.disk.kernels.policies import (
+    LINES,
+    count_seen,
+    counts_of,
+    halve,
+    sweep_hand,
+)
+from paramfleet_shared.tables.memory.reservation import reserve
+
+__all__ = ["Residency"]
+
+WINDOW_SHARE = 0.2
+"""Of the rows in memory, that are in the window when memory is full."""
+
+_AGES_AFTER = 10
+"""Counts are halved after so many times as many uses as there are main rows."""
+
+_LEAST_WIDTH = 1 << 12
+"""Of the sketch."""
+
+_NOWHERE, _IN_WINDOW = 0, 1
+
+
+class Residency:
+    """The rows in memory, by slot. One thread uses it.
+
+    Args:
+        max_slots: No slot is as high.
+    """
+
+    def __init__(self, max_slots: int) -> None:
+        self._where = reserve(max_slots, np.uint8)
+        """``_IN_WINDOW``, or neither there nor among the main rows, or those. [S]"""
+        self._is_main = reserve(max_slots, np.uint8)
+        self._was_used = reserve(max_slots, np.uint8)
+        """Which main rows were used since the hand came by last. [S]"""
+        self._entries = reserve(max_slots, np.int64)
+        """The number of the latest entry of each slot into the window. [S]"""
+        self._window: deque[tuple[NDArray[np.int64], int]] = deque()
+        """Slots in the order in which they entered, and the number of the first entry."""
+        self._num_entered = 0
+        self._num_slots = 0
+        self._hand = 0
+        self.num_window = 0
+        self.num_main = 0
+        self._sketch = np.zeros((LINES, _LEAST_WIDTH), np.uint8)
+        self._num_counted = 0
+
+    @property
+    def num_rows(self) -> int:
+        """Return how many rows are in memory."""
+        return self.num_window + self.num_main
+
+    def enter(self, slots: NDArray[np.int64]) -> None:
+        """Note rows that came: int64 [n], each once, of slots that had none."""
+        if not slots.size:
+            return
+        self._where[slots] = _IN_WINDOW
+        first, self._num_entered = self._num_entered, self._num_entered + slots.size
+        self._entries[slots] = np.arange(first, self._num_entered)
+        self._window.append((slots, first))
+        self.num_window += slots.size
+        self._num_slots = max(self._num_slots, int(slots.max()) + 1)
+
+    def drop(self, slots: NDArray[np.int64]) -> None:
+        """Note rows that are there no more: int64 [n], each once."""
+        self.num_window -= int((self._where[slots] == _IN_WINDOW).sum())
+        self.num_main -= int(self._is_main[slots].sum())
+        self._where[slots] = _NOWHERE
+        self._is_main[slots] = 0
+
+    def touch(self, keys: NDArray[np.uint64], slots: NDArray[np.int64]) -> None:
+        """Note rows that are used.
+
+        Args:
+            keys: uint64 [n], those that weren't in memory among them.
+            slots: int64 [n], -1 for those.
+        """
+        count_seen(self._sketch, keys)
+        self._num_counted += keys.size
+        if self._num_counted >= _AGES_AFTER * max(self.num_rows, self._sketch.shape[1] // 4):
+            halve(self._sketch)
+            self._num_counted //= 2
+        self._was_used[slots[slots >= 0]] = 1
+
+    def leaving(self, num: int, most_main: int, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Return the slots of rows that leave memory now: int64 [num].
+
+        Args:
+            num: How many; fewer leave if there are fewer.
+            most_main: Places among the main rows.
+            keys: Of each slot: uint64 [S].
+        """
+        self._fit_sketch(most_main)
+        num = min(num, self.num_rows)
+        free = max(0, most_main - self.num_main)
+        candidates = self._oldest(num + free)
+        self.num_window -= candidates.size
+        self._where[candidates] = _NOWHERE
+        promoted, rest = candidates[:free], candidates[free:]
+        self._make_main(promoted)
+        victims = self._victims(min(num, self.num_main))
+        pairs = min(rest.size, victims.size)
+        mine, rivals = rest[:pairs], victims[:pairs]
+        stays = self._used_as_often(keys[rivals], keys[mine])
+        self._make_main(np.where(stays, rivals, mine))
+        # Rows without a rival leave: memory is smaller now, or the window was short.
+        return np.concatenate([np.where(stays, mine, rivals), rest[pairs:], victims[pairs:]])
+
+    def _oldest(self, num: int) -> NDArray[np.int64]:
+        """Return the slots that entered the window first: int64, ``num`` or as many there are.
+
+        They are no longer in the queue.
+        """
+        found: list[NDArray[np.int64]] = []
+        while num and self._window:
+            slots, first = self._window.popleft()
+            numbers = first + np.arange(slots.size)
+            is_there = (self._where[slots] == _IN_WINDOW) & (self._entries[slots] == numbers)
+            at = np.flatnonzero(is_there)
+            if at.size > num:
+                rest = int(at[num])
+                self._window.appendleft((slots[rest:], first + rest))
+                at = at[:num]
+            found.append(slots[at])
+            num -= at.size
+        return np.concatenate([np.empty(0, np.int64), *found])
+
+    def _make_main(self, slots: NDArray[np.int64]) -> None:
+        self._is_main[slots] = 1
+        self._was_used[slots] = 0
+        self._where[slots] = _NOWHERE
+        self.num_main += slots.size
+
+    def _victims(self, num: int) -> NDArray[np.int64]:
+        """Take the main rows that weren't used for the longest turn: int64 [num]."""
+        victims = np.empty(num, np.int64)
+        if num:
+            where = slice(0, self._num_slots)
+            self._hand = sweep_hand(
+                self._was_used[where], self._is_main[where], self._hand, victims
+            )
+            self.num_main -= num
+        return victims
+
+    def _used_as_often(
+        self, mine: NDArray[np.uint64], others: NDArray[np.uint64]
+    ) -> NDArray[np.bool_]:
+        """Return which of some keys were used at least as often as those beside them."""
+        counts, rivals = np.empty(mine.size, np.uint8), np.empty(mine.size, np.uint8)
+        counts_of(self._sketch, mine, counts)
+        counts_of(self._sketch, others, rivals)
+        return counts >= rivals
+
+    def _fit_sketch(self, num_main: int) -> None:
+        """Have a sketch that is wide enough; a new one knows nothing."""
+        width = 1 << max(0, 2 * num_main - 1).bit_length()
+        if width > self._sketch.shape[1]:
+            self._sketch = np.zeros((LINES, width), np.uint8)
+            self._num_counted = 0
