@@ -35,6 +35,7 @@ from paramfleet_pserver.hosting.folders import seems_to_return
 from paramfleet_pserver.hosting.group import GroupParts, HostedGroup
 from paramfleet_pserver.hosting.host import Host
 from paramfleet_pserver.hosting.measuring import Measures
+from paramfleet_pserver.tables.blocks import NewShard, in_memory
 from paramfleet_pserver.tables.owners import Owners
 from paramfleet_shared.discovery.errors import JobFinishedError
 from paramfleet_shared.errors import FleetError
@@ -44,13 +45,18 @@ from paramfleet_shared.net.admin import AdminServer
 from paramfleet_shared.net.rpc.endpoint import join_endpoint
 from paramfleet_shared.net.secret import open_warnings
 from paramfleet_shared.net.tls import MEMBER_ROLES, tls_of
-from paramfleet_shared.settings.config import Resolved, read_environment, resolve
+from paramfleet_shared.settings.config import Resolved, SettingError, read_environment, resolve
 from paramfleet_shared.settings.failpoints import arm
 from paramfleet_shared.system.clock import Clock, SystemClock
 from paramfleet_shared.system.gc_tuning import freeze, keep_tidy
 from paramfleet_shared.system.open_files import raise_open_files
 from paramfleet_shared.system.processes.started import changed_variables
-from paramfleet_shared.tables.kernels.basics.readiness import COMPILING, compiling, is_cold
+from paramfleet_shared.tables.kernels.basics.readiness import (
+    COMPILING,
+    WARM,
+    compiling,
+    is_cold,
+)
 from paramfleet_shared.tables.warm import warm_all
 from paramfleet_shared.telemetry.logs_and_metrics import MetricRegistry, setup_logging
 from paramfleet_shared.telemetry.otel import tracing_of
@@ -247,10 +253,36 @@ class PServer:
                 owners=owners,
                 service=self._service,
                 tracing=tracing,
+                new_shard=await self._new_shards(stack),
             )
             is_planned = settings.hosting == "planned"
             serve = self._serve_planned if is_planned else self._serve_alone
             await serve(stack, parts, admin)
+
+    async def _new_shards(self, stack: AsyncExitStack) -> NewShard:
+        """Return what makes the shards of tables.
+
+        Raises:
+            SettingError: if the folder for cold rows can't be used.
+        """
+        settings = self._settings
+        if not settings.memory_budget_bytes and not settings.table_budgets:
+            return in_memory
+        from paramfleet_pserver.durability import cold_rows as cold  # noqa: PLC0415 - few need it
+
+        try:
+            folder = await asyncio.to_thread(cold.ColdFolder, Path(settings.cold_folder))
+        except OSError as error:
+            rule = f"a folder that can be written ({error.strerror})"
+            name = "cold_dir" if settings.cold_dir else "data_dir"
+            raise SettingError(name=name, value=settings.cold_folder, rule=rule) from error
+        stack.callback(folder.close)
+        await self._compile(cold.WARM_DISK)
+        await asyncio.to_thread(cold.warm_disk)
+        tables = cold.ColdTables(
+            folder, budget_bytes=settings.memory_budget_bytes, tables=settings.table_budgets
+        )
+        return tables.new_shard
 
     async def _serve_alone(
         self, stack: AsyncExitStack, parts: GroupParts, admin: AdminServer
@@ -326,14 +358,15 @@ class PServer:
             tls=pages,
         )
 
-    async def _compile(self) -> None:
-        """Let the kernels be compiled before anybody counts on this server.
+    async def _compile(self, module: str = WARM) -> None:
+        """Let kernels be compiled before anybody counts on this server.
 
         In another process, because compiling would hold this one's event loop up.
         """
-        log.warning("pserver.compiling", extra={"doing": COMPILING})
+        if module == WARM:
+            log.warning("pserver.compiling", extra={"doing": COMPILING})
         self._is_compiling = True
-        with compiling() as process:
+        with compiling(module) as process:
             while process.poll() is None:
                 await self._clock.sleep(COMPILE_POLL_S)
         self._is_compiling = False

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from paramfleet_pserver.core.limits import TableLimits
@@ -25,6 +26,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "max_tables": (1, 1 << 20),
     "max_dim": (1, 1 << 31),
     "memory_share": (0.01, 1.0),
+    "memory_budget_bytes": (0, 1 << 50),
     "log_segment_bytes": (1 << 12, 1 << 30),
     "drain_timeout_s": (0.0, 1e6),
     "handover_timeout_s": (0.0, 1e6),
@@ -86,6 +88,18 @@ class PServerSettings(JobSettings):
     """Share of the machine's memory, or of the container's limit, that may be in use when a
     table is made or grows; what would go beyond is refused by name."""
 
+    memory_budget_bytes: int = 0
+    """Memory for the rows of all sparse tables of this process; the least used ones beyond it
+    are on the disk of cold_dir. 0 keeps all rows in memory."""
+
+    table_memory_budgets: str = ""
+    """The same for single tables, which have a budget of their own then: ``users=2000000000,
+    items=500000000``."""
+
+    cold_dir: str = ""
+    """Folder for the rows that are beyond a budget, on a fast disk; what is there lasts as long
+    as the process. Empty takes ``cold`` in data_dir."""
+
     load: str = ""
     """Folder of a checkpoint to start from; empty starts afresh."""
 
@@ -126,6 +140,9 @@ class PServerSettings(JobSettings):
         if self.data_dir and self.durability == "none":
             rule = "async or sync where data_dir is given; or leave data_dir empty"
             raise SettingError(name="durability", value=self.durability, rule=rule)
+        if (self.memory_budget_bytes or self.table_budgets) and not self.cold_folder:
+            rule = "given, as rows beyond the memory budget go there"
+            raise SettingError(name="cold_dir", value=self.cold_dir, rule=rule)
         if self.advertise and self.hosting == "planned":
             rule = "left out with hosting=planned, where each group has a port of its own"
             raise SettingError(name="advertise", value=self.advertise, rule=rule)
@@ -135,6 +152,31 @@ class PServerSettings(JobSettings):
             except MalformedEndpointError as error:
                 rule = "host:port, or [address]:port for IPv6"
                 raise SettingError(name="advertise", value=self.advertise, rule=rule) from error
+
+    @property
+    def cold_folder(self) -> str:
+        """Return where rows beyond a budget go; empty for nowhere."""
+        if self.cold_dir or not self.data_dir:
+            return self.cold_dir
+        return str(Path(self.data_dir) / "cold")
+
+    @property
+    def table_budgets(self) -> dict[str, int]:
+        """Return the memory for rows of tables that have a budget of their own, by name.
+
+        Raises:
+            SettingError: if they can't be read.
+        """
+        budgets = {}
+        for part in filter(None, map(str.strip, self.table_memory_budgets.split(","))):
+            table, _, number = part.rpartition("=")
+            if not table or not number.strip().isdecimal() or not int(number):
+                rule = "tables with their bytes, as in users=2000000000,items=500000000"
+                raise SettingError(
+                    name="table_memory_budgets", value=self.table_memory_budgets, rule=rule
+                )
+            budgets[table.strip()] = int(number)
+        return budgets
 
     @property
     def limits(self) -> Limits:

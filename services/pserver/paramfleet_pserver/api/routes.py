@@ -500,6 +500,7 @@ class Routes:
     async def declare(self, request: Request) -> Message:
         """Make the tables that are missing; may be repeated."""
         declared = declare_request(request.message)
+        self._store.check_mode(declared.mode)
         async with self._making:
             if self._training is None:
                 await self._checkpoints.fit(

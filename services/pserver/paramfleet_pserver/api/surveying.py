@@ -80,10 +80,10 @@ async def survey(
         goes = keys < below
         found.update(ids=ids[goes], keys=keys[goes])
 
-    await owners.run([Job(block.owner, count, look)])
+    await owners.run([Job(block.owner, block.work(count), look)])
     about: dict[str, Any] = {
         "rows": table.num_rows,
         "blocks": len(table.blocks),
-        "places": block.rows.num_slots,
+        "places": block.rows.num_places,
     }
     return Message(fields=about, tensors=found)

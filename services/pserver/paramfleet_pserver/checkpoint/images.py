@@ -235,6 +235,8 @@ class SparseImage:
         Raises:
             TableMemoryError: if there was no memory for rows that changed.
         """
+        if not all(self._blocks[segment.block].rows.has_places for segment in chunk):
+            return await self._read_by_key(chunk)
         space = self._row_space(memory, sum(segment.num_rows for segment in chunk))
         num_read = 0
         for block, start, num_rows in chunk:
@@ -249,6 +251,25 @@ class SparseImage:
 
                 await self._owners.run([Job(self._blocks[block].owner, count, copy)])
         return FilePart(**space.part(0, num_read)._asdict())
+
+    async def _read_by_key(self, chunk: Sequence[Segment]) -> FilePart:
+        """As ``read``, of rows without places: how many are in some isn't known before.
+
+        Raises:
+            TableMemoryError: if there was no memory for rows that changed.
+        """
+        pieces = [_no_rows(self.spec)]
+        for index, start, num_rows in chunk:
+            block, image = self._blocks[index], self._images[index]
+            most = max(1, SLICE_BYTES // block.rows.layout.row_bytes)
+            for first in range(start, start + num_rows, most):
+                count = min(most, start + num_rows - first)
+
+                def copy(first: int = first, count: int = count) -> None:
+                    pieces.append(block.rows.read_image(image, first, count))  # noqa: B023
+
+                await self._owners.run([Job(block.owner, block.work(count), copy)])
+        return await asyncio.to_thread(_joined, pieces)
 
 
 class DenseImage:
@@ -299,6 +320,15 @@ class DenseImage:
 
         await self._owners.run([self._table.job(copy, num_values=where.stop - where.start)])
         return found[0]
+
+
+def _no_rows(spec: TableSpec) -> _Rows:
+    width = RowLayout.of(spec).states.pitch
+    return (
+        np.empty(0, np.int64),
+        np.empty((0, spec.dim), np.float32),
+        np.empty((0, width), np.float32),
+    )
 
 
 def _joined(pieces: list[_Rows]) -> FilePart:

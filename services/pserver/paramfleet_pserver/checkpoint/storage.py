@@ -226,7 +226,11 @@ async def _load_tables(
     apart: bool,
     not_negative: Collection[str],
 ) -> Loaded:
-    """Do as ``load_tables``, with the checkpoint's layers."""
+    """Do as ``load_tables``, with the checkpoint's layers.
+
+    Raises:
+        ManifestError: if files of a table have the same id.
+    """
     directory, manifest = layers.top
     saved = manifest.tables
     known = {table.spec.name: table.spec for table in store}
@@ -251,6 +255,9 @@ async def _load_tables(
                 doubled = await _take_rows(table, part, store, owners)
                 if doubled:
                     refuse_doubled(file.folder, file.file, min(doubled))
+            if num := await _count_doubled(table, owners):
+                rule = f"the files of table {spec.name!r} have {num} ids twice"
+                raise ManifestError(path=str(directory / MANIFEST), rule=rule)
         else:
             await _take_range(table, list(files), directory, owners)
         loaded.tables.append(table)
@@ -286,7 +293,7 @@ async def trained_otherwise(
     if isinstance(table, SparseTable) and isinstance(fresh, SparseTable):
         chunk_rows = _chunk_rows(saved)
         for old, new in zip(table.blocks, fresh.blocks, strict=True):
-            for start in range(0, old.rows.num_slots, chunk_rows):
+            for start in range(0, old.rows.num_places, chunk_rows):
                 copy = partial(_copy_rows, old, new, start, chunk_rows)
                 await owners.run([Job(old.owner, chunk_rows, copy)])
     elif isinstance(table, DenseTable) and isinstance(fresh, DenseTable):
@@ -301,7 +308,7 @@ async def trained_otherwise(
 def _copy_rows(old: Block, new: Block, start: int, count: int) -> None:
     ids, values, states = old.rows.export(start, count)
     rules = new.rows.spec.optimizer, old.rows.spec.optimizer
-    new.rows.assign(ids, values, states_for(*rules, values, states))
+    new.rows.load(ids, values, states_for(*rules, values, states))
 
 
 def _chunk_rows(spec: TableSpec) -> int:
@@ -360,10 +367,8 @@ async def _take_rows(
     routed = await asyncio.to_thread(route, part.ids, store.num_shards)
 
     def assign(block: Block, where: slice) -> None:
-        ids, rows, before = routed.ids[where], routed.positions[where], block.rows.num_rows
-        block.rows.assign(ids, part.values[rows], part.states[rows])
-        if block.rows.num_rows - before != len(ids):
-            doubled.extend(ids[block.rows.find(ids) < before].tolist())
+        ids, rows = routed.ids[where], routed.positions[where]
+        doubled.extend(block.rows.load(ids, part.values[rows], part.states[rows]).tolist())
 
     own = RowIds(routed.ids, routed.offsets[store.shards.start :])
     jobs = []
@@ -373,6 +378,19 @@ async def _take_rows(
             jobs.append(Job(block.owner, count, partial(assign, block, where)))
     await owners.run(jobs)
     return doubled
+
+
+async def _count_doubled(table: SparseTable, owners: Owners) -> int:
+    """Return how many ids came twice without being seen, when all rows are there."""
+    counts: list[int] = []
+
+    def count(block: Block) -> None:
+        counts.append(block.rows.count_doubled())
+
+    await owners.run(
+        [Job(each.owner, each.work(1), partial(count, each)) for each in table.blocks]
+    )
+    return sum(counts)
 
 
 async def _take_range(

@@ -8,7 +8,7 @@ D = width of a row, n = rows of an answer.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,9 @@ from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.tables.dense import DenseRange
 from paramfleet_shared.tables.rows.touched import TouchedIds
 from paramfleet_shared.tables.sparse import SparseShard
+
+if TYPE_CHECKING:
+    from paramfleet_shared.tables.rows.scanning import RowScan
 
 __all__ = ["MOST_BYTES", "DenseValues", "Feed", "TableChanges"]
 
@@ -62,12 +65,29 @@ class _BlockFeed:
         self.block = block
         self._touched = TouchedIds()
         self._answered: NDArray[np.int64] = np.empty(0, np.int64)
+        self.scan: RowScan | None = None
+        """What goes through the rows that there were when it began."""
 
     def begin(self) -> None:
         self.block.rows.follow(self._touched)
+        self.scan = self.block.rows.scan()
 
     def end(self) -> None:
         self.block.rows.unfollow(self._touched)
+        self.end_scan()
+
+    def scanned(
+        self, start: int, count: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32], int]:
+        """Return the rows of some places, and how many places there are."""
+        if self.scan is None:
+            self.scan = self.block.rows.scan()
+        return *self.scan.read(start, count), self.scan.num_places
+
+    def end_scan(self) -> None:
+        if self.scan is not None:
+            self.scan.end()
+            self.scan = None
 
     def read(self, most: int, *, begins: bool, again: bool) -> tuple[TableChanges, int]:
         """Return what changed of at most so many ids, and of how many there is more.
@@ -77,6 +97,7 @@ class _BlockFeed:
             begins: Whether all that changed until now is meant from here on.
             again: Whether what was answered last didn't come.
         """
+        self.end_scan()  # who asks what changed has all rows
         if again:
             self._touched.note(self._answered)
         if begins or again:
@@ -112,12 +133,13 @@ class Feed:
         self.tables: Sequence[Table] = tuple(store)
         """What is followed."""
         self._parts = {table.spec.name: _parts_of(table) for table in self.tables}
-        self._feeds = [
-            _BlockFeed(block)
+        self._by_block = {
+            (table.spec.name, index): _BlockFeed(block)
             for table in self.tables
             if isinstance(table, SparseTable)
-            for block in table.blocks
-        ]
+            for index, block in enumerate(table.blocks)
+        }
+        self._feeds = list(self._by_block.values())
 
     def hindrance(self) -> str:
         """Return why it can't be gone on with; empty if it can."""
@@ -138,7 +160,7 @@ class Feed:
 
     async def rows(
         self, table: SparseTable, block: int, start: int, count: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32], int]:
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32], int, int]:
         """Return ids int64 [n] and rows float32 [n, D] of some places of a block, as they are.
 
         Args:
@@ -148,20 +170,20 @@ class Feed:
             count: How many places, fewer where they end, or where rows are long.
 
         Returns:
-            Beside them the place behind the last one that was looked at.
+            Beside them the place behind the last one that was looked at, and how many there
+            are.
         """
-        owner, _, rows = table.blocks[block]
-        count = min(count, max(1, MOST_BYTES // (8 + 4 * rows.spec.dim)))
-        found: list[tuple[NDArray[np.int64], NDArray[np.float32]]] = []
+        feed = self._by_block[table.spec.name, block]
+        count = min(count, max(1, MOST_BYTES // (8 + 4 * table.spec.dim)))
+        found: list[tuple[NDArray[np.int64], NDArray[np.float32], int]] = []
 
         def read() -> None:
-            ids = rows.live_ids(start, count).copy()
-            values = np.empty((len(ids), rows.spec.dim), np.float32)
-            rows.pull(ids, values, create=False)
-            found.append((ids, values))
+            found.append(feed.scanned(start, count))
 
-        await self._owners.run([Job(owner, count, read)])
-        return *found[0], start + count
+        owner, work = feed.block.owner, feed.block.work(count)
+        await self._owners.run([Job(owner, work, read)])
+        ids, rows, num_places = found[0]
+        return ids, rows, start + count, num_places
 
     async def changes(self, *, have: int, begins: bool) -> tuple[list[TableChanges], int]:
         """Return what changed of each block, and of how many ids there is more.
@@ -217,7 +239,8 @@ class Feed:
         self, feed: _BlockFeed, most: int, read: Callable[[], tuple[TableChanges, int]]
     ) -> tuple[TableChanges, int]:
         found: list[tuple[TableChanges, int]] = []
-        await self._owners.run([Job(feed.block.owner, most, lambda: found.append(read()))])
+        work = feed.block.work(most)
+        await self._owners.run([Job(feed.block.owner, work, lambda: found.append(read()))])
         return found[0]
 
 

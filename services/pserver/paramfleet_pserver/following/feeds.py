@@ -113,8 +113,8 @@ class Feeds:
         if not isinstance(table, SparseTable) or block >= len(table.blocks):
             rule = "names none of a table"
             raise MalformedMessageError(where="feed_rows field 'block'", rule=rule)
-        ids, rows, stop = await feed.rows(table, block, start, count)
-        about = {"places": table.blocks[block].rows.num_slots, "next": stop}
+        ids, rows, stop, num_places = await feed.rows(table, block, start, count)
+        about = {"places": num_places, "next": stop}
         return Message(fields=about, tensors={"ids": ids, "rows": rows})
 
     async def feed_keep(self, request: Request) -> Message:

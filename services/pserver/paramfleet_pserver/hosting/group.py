@@ -24,6 +24,7 @@ from paramfleet_pserver.durability.persistence import Persistence
 from paramfleet_pserver.following.follower import Promoted
 from paramfleet_pserver.hosting.folders import run_folder
 from paramfleet_pserver.hosting.seldom import SeldomWarning
+from paramfleet_pserver.tables.blocks import NewShard, in_memory
 from paramfleet_pserver.tables.owners import Owners
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.discovery.errors import FencedError
@@ -83,6 +84,8 @@ class GroupParts:
     owners: Owners
     service: ServiceTimes
     tracing: Tracing | None
+    new_shard: NewShard = in_memory
+    """Makes the shards of sparse tables."""
 
 
 class Continued(NamedTuple):
@@ -516,6 +519,7 @@ def store_of(parts: GroupParts, group: int, *, num_groups: int, num_shards: int)
         num_shards=num_shards,
         num_owners=len(parts.owners),
         limits=parts.settings.table_limits,
+        new_shard=parts.new_shard,
     )
 
 

@@ -30,7 +30,7 @@ def describe_table(table: Table, index: int) -> tuple[dict[str, Any], dict[str, 
         dense = table.range
         return about, {f"{index}.values": dense.values, f"{index}.states": dense.states}
     assert isinstance(table, SparseTable), "a table is sparse or dense"
-    blocks = [block.rows.export(0, block.rows.num_slots) for block in table.blocks]
+    blocks = [block.rows.export(0, block.rows.num_places) for block in table.blocks]
     columns = zip(_SPARSE, zip(*blocks, strict=True), strict=True)
     return about, {f"{index}.{name}": np.concatenate(column) for name, column in columns}
 

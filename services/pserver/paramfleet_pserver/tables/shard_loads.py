@@ -75,7 +75,15 @@ class RowCounter:
         self._num_turns = 0
 
     def num_left(self, rows: SparseShard) -> int:
-        """Return in how many places of rows there may be some to count."""
+        """Return in how many places of rows there may be some to count.
+
+        Rows without places are spread over the shards by a hash: as many in each, about.
+        """
+        if not rows.has_places:
+            num, rest = divmod(rows.num_rows, len(self.rows))
+            self.rows[:] = num
+            self.rows[:rest] += 1
+            return 0
         if rows.num_turns != self._num_turns:
             return rows.num_slots
         return rows.num_slots - self._num_counted

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from paramfleet_pserver.core.pacing import Pace, RateGuard, guard_facts, is_guarded
 from paramfleet_pserver.core.pulled import PulledIds
-from paramfleet_pserver.tables.blocks import Block, make_blocks
+from paramfleet_pserver.tables.blocks import Block
 from paramfleet_pserver.tables.capacity import TableCapacity, Wanted
 from paramfleet_pserver.tables.known_ids import KnownIds
 from paramfleet_pserver.tables.owners import Job, Owners
@@ -38,6 +38,7 @@ from paramfleet_shared.net.wire.identity import ChangeIdentity
 from paramfleet_shared.tables.dense import DenseRange
 from paramfleet_shared.tables.encoding import Encoded, WireDtype
 from paramfleet_shared.tables.rows.batch import RowIds
+from paramfleet_shared.tables.rows.cold import ColdRows
 from paramfleet_shared.tables.rows.evicting import Worths, is_valued
 from paramfleet_shared.tables.spec import TableSpec
 
@@ -50,9 +51,6 @@ QUANTILES = (0.1, 0.5, 0.9)
 
 SAMPLE = 1024
 """Rows of a block that are looked at for them."""
-
-TIER = "memory"
-"""Where a table's rows live: there is no other place as yet that holds any."""
 
 
 class Table(ABC):
@@ -164,6 +162,15 @@ class Table(ABC):
             part.update.number = self.next_update()
         return part.update.number
 
+    @property
+    def tier(self) -> str:
+        """Return where rows are: ``memory``, or ``memory+disk``."""
+        return "memory"
+
+    def cold_facts(self) -> dict[str, Any]:
+        """Return what is on disk, where anything is."""
+        return {}
+
     def worths(self) -> dict[str, Any]:
         """Return how old rows are, and their scores: of a sample, by quantiles; if any have."""
         return {}
@@ -182,9 +189,10 @@ class Table(ABC):
             "pushes": self.num_pushes,
             "version": self.version,
             **guard_facts(self.guards),
-            "tier": TIER,
+            "tier": self.tier,
             "shards": self.busiest_shards(),
             **self.worths(),
+            **self.cold_facts(),
         }
 
 
@@ -194,23 +202,14 @@ class SparseTable(Table):
     Args:
         spec: The table.
         hosted: This server's shards, by the numbers they have in the job.
-        shards: For each owner the shards it owns, counted from this server's first.
-        check_memory: Refuses a table's bytes that there is no memory for, given how they are
-            computed; any thread calls it.
+        blocks: Of each owner.
     """
 
-    def __init__(
-        self,
-        spec: TableSpec,
-        hosted: range,
-        shards: Sequence[range],
-        *,
-        check_memory: Callable[[str, str, int], None],
-    ) -> None:
+    def __init__(self, spec: TableSpec, hosted: range, blocks: tuple[Block, ...]) -> None:
         super().__init__(spec, hosted)
         self.pulled = PulledIds(spec.name)
         self.known = KnownIds(spec.name)
-        self.blocks = make_blocks(spec, shards, check_memory)
+        self.blocks = blocks
         self._capacity = TableCapacity(self.blocks)
         self._counters = self._new_counters()
         self.guards = [RateGuard() for _ in self.blocks]
@@ -237,6 +236,26 @@ class SparseTable(Table):
                 quantiles = np.quantile(numbers, QUANTILES)
                 found[name] = [round(float(each), 4) for each in quantiles]
         return found
+
+    @property
+    @override
+    def tier(self) -> str:
+        return "memory+disk" if self._cold() else "memory"
+
+    @override
+    def cold_facts(self) -> dict[str, Any]:
+        cold = self._cold()
+        if not cold:
+            return {}
+        facts = {
+            name: sum(getattr(each, name) for each in cold)
+            for name in ("rows", "wanted", "read", "written", "dropped", "full", "file_bytes")
+        }
+        return {"cold": {**facts, "engine": cold[0].engine}}
+
+    def _cold(self) -> list[ColdRows]:
+        """Return what each block has on disk, of those that have anything there."""
+        return [block.rows.cold for block in self.blocks if block.rows.cold.engine]
 
     @property
     @override
@@ -305,17 +324,17 @@ class SparseTable(Table):
         """
         self.use.pull(part.offsets)
         jobs = []
-        for owner, shards, rows in self.blocks:
-            where = part.within(shards)
+        for block in self.blocks:
+            where = part.within(block.shards)
             if count := where.stop - where.start:
-                read = partial(pull_rows, rows, part.part(where), create=create)
-                jobs.append(Job(owner, count, read))
+                read = partial(pull_rows, block.rows, part.part(where), create=create)
+                jobs.append(Job(block.owner, block.work(count), read))
         return jobs
 
     def create_jobs(self, rows: RowIds) -> list[Job]:
         """Make rows of those ids that are unknown."""
         return [
-            Job(block.owner, len(own), partial(block.rows.create, own))
+            Job(block.owner, block.work(len(own)), partial(block.rows.create, own))
             for block, own in self._split(rows)
         ]
 
@@ -338,7 +357,10 @@ class SparseTable(Table):
             counts.append(remove(block, own))
 
         split = self._split(rows)
-        return [Job(block.owner, len(own), partial(act, block, own)) for block, own in split]
+        return [
+            Job(block.owner, block.work(len(own)), partial(act, block, own))
+            for block, own in split
+        ]
 
     def discount_jobs(self, rows: RowIds, amounts: NDArray[np.float32]) -> list[Job]:
         """Subtract amounts, float32 [n], from what rows have of ``delta_score``."""
@@ -348,7 +370,7 @@ class SparseTable(Table):
 
         wheres = [(block, rows.within(block.shards)) for block in self.blocks]
         return [
-            Job(block.owner, where.stop - where.start, partial(act, block, where))
+            Job(block.owner, block.work(where.stop - where.start), partial(act, block, where))
             for block, where in wheres
             if where.stop > where.start
         ]
@@ -374,7 +396,8 @@ class SparseTable(Table):
         for block in self.blocks:
             where = part.within(block.shards)
             if count := where.stop - where.start:
-                jobs.append(Job(block.owner, count, partial(act, block, part.part(where))))
+                work = partial(act, block, part.part(where))
+                jobs.append(Job(block.owner, block.work(count), work))
         return jobs
 
     def _split(self, rows: RowIds) -> Iterator[tuple[Block, NDArray[np.int64]]]:
@@ -393,16 +416,17 @@ class SparseTable(Table):
             assert isinstance(part, SparsePart), "the request's reader sees to it"
             self.use.push(part.offsets)
         jobs = []
-        for owner, shards, rows in self.blocks:
+        for block in self.blocks:
             mine = []
             for part in parts:
                 assert isinstance(part, SparsePart), "as above"
-                where = part.within(shards)
+                where = part.within(block.shards)
                 if where.stop > where.start:
                     mine.append(part.part(where))
             if mine:
-                count = sum(len(part.ids) for part in mine)
-                jobs.append(Job(owner, count, partial(push_rows, rows, mine, lr, step)))
+                count = block.work(sum(len(part.ids) for part in mine))
+                act = partial(push_rows, block.rows, mine, lr, step)
+                jobs.append(Job(block.owner, count, act))
         return jobs
 
     @override
@@ -413,12 +437,12 @@ class SparseTable(Table):
         self.num_pushes += 1
         self.use.push(part.offsets)
         jobs = []
-        for (owner, shards, rows), guard in zip(self.blocks, self.guards, strict=True):
-            mine = part.part(part.within(shards))
+        for block, guard in zip(self.blocks, self.guards, strict=True):
+            mine = part.part(part.within(block.shards))
             if count := len(mine.ids):
                 guarded = Guarded(guard, pace)
-                act = partial(push_guarded_rows, rows, mine, lr, step, guarded)
-                jobs.append(Job(owner, count, act))
+                act = partial(push_guarded_rows, block.rows, mine, lr, step, guarded)
+                jobs.append(Job(block.owner, block.work(count), act))
         return jobs
 
     def _new_counters(self) -> tuple[RowCounter, ...]:

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterable, Iterator
 
 from paramfleet_pserver.core.limits import TableLimits, check_bytes, check_tables
+from paramfleet_pserver.tables.blocks import NewShard, in_memory, make_blocks
 from paramfleet_pserver.tables.table import DenseTable, SparseTable, Table
 from paramfleet_shared.discovery.placement import range_of_shard
 from paramfleet_shared.errors.served import UnknownTableError
-from paramfleet_shared.errors.tables import TableMemoryError
+from paramfleet_shared.errors.tables import TableMemoryError, TierModeError
 from paramfleet_shared.system.memory import machine_memory
 from paramfleet_shared.tables.spec import TableMismatchError, TableSpec
 from paramfleet_shared.values.amounts import Memory
@@ -26,6 +27,7 @@ class TableStore:
         num_owners: Owner threads; each owns a block of the shards.
         limits: What tables are taken.
         memory: Returns what memory there is; any thread may ask.
+        new_shard: Makes the shards of sparse tables.
     """
 
     def __init__(
@@ -36,8 +38,10 @@ class TableStore:
         num_owners: int,
         limits: TableLimits = DEFAULT_LIMITS,
         memory: Callable[[], Memory] = machine_memory,
+        new_shard: NewShard = in_memory,
     ) -> None:
         self._limits = limits
+        self._new_shard = new_shard
         self._memory = memory
         self.shards = shards
         self.num_shards = num_shards
@@ -122,6 +126,15 @@ class TableStore:
             memory=self._memory(),
         )
 
+    def check_mode(self, mode: str) -> None:
+        """Refuse a mode whose rows must keep their places, where some of them go to disk.
+
+        Raises:
+            TierModeError: if it is such a mode.
+        """
+        if mode == "geo" and self._new_shard is not in_memory:
+            raise TierModeError(mode=mode)
+
     def check_memory(self, table: str, arithmetic: str, num_bytes: int) -> None:
         """Refuse bytes that there is no memory for; any thread may ask.
 
@@ -145,7 +158,8 @@ class TableStore:
         """
         if spec.kind == "sparse":
             owned = self._owned
-            return SparseTable(spec, self.shards, owned, check_memory=self.check_memory)
+            blocks = make_blocks(spec, owned, self.check_memory, self._new_shard)
+            return SparseTable(spec, self.shards, blocks)
         return DenseTable(spec, self.shards, owner=len(self._tables) % len(self._owned))
 
     def _num_values(self, spec: TableSpec) -> int:

@@ -39,7 +39,7 @@ from paramfleet_shared.tables.rowstore import Mark, distinct
 from paramfleet_shared.tables.sparse import INDEX_BYTES, Places, SparseShard
 from paramfleet_shared.tables.spec import TableSpec
 
-__all__ = ["ColdRows", "TieredOptions", "TieredShard"]
+__all__ = ["TieredOptions", "TieredShard"]
 
 BESIDE_BYTES = 16
 """What is known of a row in memory: where it is among the others, and whether it changed."""
@@ -69,27 +69,6 @@ class TieredOptions:
     tier: TierOptions = field(default_factory=lambda: TierOptions(system=ScratchSystem()))
     """How it works there. The rows outlive the process elsewhere: in snapshots and the log of
     changes, or a checkpoint."""
-
-
-@dataclass(slots=True)
-class ColdRows:
-    """What a shard has on disk, and what it has done there. Any thread may read it."""
-
-    num_rows: int = 0
-    """That aren't in memory."""
-    num_wanted: int = 0
-    """How often an id was asked for that wasn't in memory."""
-    num_read: int = 0
-    """How often it was on disk."""
-    num_written: int = 0
-    """Rows that left memory, and had changed."""
-    num_dropped: int = 0
-    """Rows that left memory, and hadn't."""
-    num_full: int = 0
-    """How often the disk had no room for more: the rows stayed in memory."""
-    file_bytes: int = 0
-    engine: str = ""
-    """How pages are read: ``ring`` or ``threads``; empty where there is no tier as yet."""
 
 
 class TieredShard(SparseShard):
@@ -125,14 +104,13 @@ class TieredShard(SparseShard):
         self._tiered_images: list[TieredImage] = []
         self._depth = 0
         """How many calls of this shard are under way, one within the other."""
-        self.cold = ColdRows()
 
     # What there is.
 
     @property
     @override
     def num_rows(self) -> int:
-        return self._index.num_rows + self.cold.num_rows
+        return self._index.num_rows + self.cold.rows
 
     @property
     @override
@@ -255,9 +233,9 @@ class TieredShard(SparseShard):
             RowShapeError: if ``ids`` are not int64 [n].
             FleetError: as ``DiskTier.read``.
         """
-        before = self.cold.num_read
+        before = self.cold.read
         with self._in_memory(ids):
-            return self.cold.num_read - before
+            return self.cold.read - before
 
     @override
     def load(
@@ -265,8 +243,11 @@ class TieredShard(SparseShard):
         ids: NDArray[np.int64],
         values: NDArray[np.float32],
         states: NDArray[np.float32],
-    ) -> None:
+    ) -> NDArray[np.int64]:
         """Take rows of ids that have none, as when a table is restored; none is looked for.
+
+        Returns:
+            Those that had one in memory: int64 [m].
 
         Raises:
             RowShapeError: if an array has the wrong shape or type.
@@ -275,11 +256,29 @@ class TieredShard(SparseShard):
         """
         self._depth += 1
         try:
-            super().assign(ids, values, states)
+            known = self._index.find(ids, create=False) >= 0
+            SparseShard.assign(self, ids, values, states)
             self._flags[self._index.find(ids, create=False)] &= ~np.uint8(_CLEAN)
         finally:
             self._depth -= 1
         self._settle()
+        return ids[known]
+
+    @override
+    def count_doubled(self) -> int:
+        """Return how many ids came twice, when all rows are loaded, beside those of ``load``.
+
+        Raises:
+            FleetError: as ``DiskTier.merge`` and ``read``.
+        """
+        tier = self._tier
+        if tier is None:
+            return 0
+        tier.merge()
+        slots = np.arange(self._index.num_slots)[self._index.live(0, self._index.num_slots)]
+        on_disk = (self._flags[slots] & _ON_DISK) != 0
+        found, _ = tier.read(self._keys_at(slots[~on_disk]))
+        return int(found.sum()) + self.cold.rows + int(on_disk.sum()) - tier.num_merged
 
     # Going through all rows.
 
@@ -384,8 +383,8 @@ class TieredShard(SparseShard):
         keys = as_input(ids, np.int64).view(np.uint64)
         missing = distinct(keys[slots < 0])
         self._residency.touch(keys, slots)
-        if missing.size and self.cold.num_rows:
-            self.cold.num_wanted += missing.size
+        if missing.size and self.cold.rows:
+            self.cold.wanted += missing.size
             found, rows = tier.read(missing)
             self._come(missing[found], rows[found])
             if changes and found.any():
@@ -402,8 +401,8 @@ class TieredShard(SparseShard):
         scatter(self._rows.floats, pitch, slots, flat.reshape(-1), (0, pitch))
         self._flags[slots] = _ON_DISK | _CLEAN
         self._residency.enter(slots)
-        self.cold.num_rows -= keys.size
-        self.cold.num_read += keys.size
+        self.cold.rows -= keys.size
+        self.cold.read += keys.size
         self._look_ahead()
 
     def _settle(self) -> None:
@@ -435,11 +434,11 @@ class TieredShard(SparseShard):
             tier.put(self._keys_at(changed), self._rows_at(changed).view(np.uint32))
         except TierFullError:  # they stay, and are tried again at the next turn
             self._residency.enter(slots)
-            self.cold.num_full += 1
+            self.cold.full += 1
             return
-        self.cold.num_rows += slots.size
-        self.cold.num_written += changed.size
-        self.cold.num_dropped += slots.size - changed.size
+        self.cold.rows += slots.size
+        self.cold.written += changed.size
+        self.cold.dropped += slots.size - changed.size
         self._index.remove(self.ids()[slots])
         self._index.release(slots)
         self._flags[slots] = 0
@@ -485,7 +484,7 @@ class TieredShard(SparseShard):
         slots = self._index.find(keys.view(np.int64), create=False)
         rows, found = self._rows_at(slots), slots >= 0
         rest = np.flatnonzero(~found)
-        if rest.size and self._tier is not None and self.cold.num_rows:
+        if rest.size and self._tier is not None and self.cold.rows:
             found[rest], cold = self._tier.read(keys[rest])
             rows[rest] = cold.view(np.float32)
         return found, rows

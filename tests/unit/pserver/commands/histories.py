@@ -27,6 +27,7 @@ from paramfleet_pserver.commands.snapshot.writing import snapshot_of
 from paramfleet_pserver.commands.terms import Terms
 from paramfleet_pserver.core.passes import PassBook
 from paramfleet_pserver.requests.checked import Mode
+from paramfleet_pserver.tables.blocks import NewShard, in_memory
 from paramfleet_pserver.tables.columns import states_shape, values_shape
 from paramfleet_pserver.tables.old_values import OldRows
 from paramfleet_pserver.tables.owners import Owners
@@ -251,9 +252,10 @@ class Replica:
         rate: str,
         elastic: bool,
         returning: bool = False,
+        new_shard: NewShard = in_memory,
     ) -> None:
         self.owners = Owners(num_owners)
-        self.store = store_for(num_owners)
+        self.store = store_for(num_owners, new_shard)
         terms = Terms(
             mode=mode,
             worker_num=NUM_WORKERS,
@@ -270,10 +272,15 @@ class Replica:
         )
 
     @classmethod
-    async def restored(cls, snapshot: Sequence[bytes], num_owners: int = 2) -> "Replica":
+    async def restored(
+        cls,
+        snapshot: Sequence[bytes],
+        num_owners: int = 2,
+        new_shard: NewShard = in_memory,
+    ) -> "Replica":
         """Return what a snapshot makes."""
         replica = cls.__new__(cls)
-        replica.owners, replica.store = Owners(num_owners), store_for(num_owners)
+        replica.owners, replica.store = Owners(num_owners), store_for(num_owners, new_shard)
         messages = (decode(bytearray(body)) for body in snapshot)
         replica.machine = await restore(messages, replica.store, replica.owners)
         return replica
@@ -303,8 +310,10 @@ class Replica:
         return sha.hexdigest()
 
 
-def store_for(num_owners: int) -> TableStore:
-    return TableStore(shards=range(SHARDS), num_shards=SHARDS, num_owners=num_owners)
+def store_for(num_owners: int, new_shard: NewShard = in_memory) -> TableStore:
+    return TableStore(
+        shards=range(SHARDS), num_shards=SHARDS, num_owners=num_owners, new_shard=new_shard
+    )
 
 
 def specs_of(mode: Mode, storage: str, rule: str) -> tuple[TableSpec, ...]:
@@ -420,10 +429,10 @@ def _kept_by(mode: ServerMode) -> Iterator[Any]:
 
 
 def _rows_of(table: SparseTable) -> Iterator[Any]:
-    exported = [block.rows.export(0, block.rows.num_slots) for block in table.blocks]
+    exported = [block.rows.export(0, block.rows.num_places) for block in table.blocks]
     ids, values, states = (np.concatenate(each) for each in zip(*exported, strict=True))
     order = np.argsort(ids)
-    yield [sum(block.rows.num_taken for block in table.blocks)]
+    yield [sum(block.rows.num_rows for block in table.blocks)]
     yield ids[order].tobytes() + values[order].tobytes() + states[order].tobytes()
 
 

@@ -31,7 +31,7 @@ from paramfleet_pserver.tables.table import SparseTable, Table
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.errors.logs import SnapshotDamagedError, SnapshotPlaceError
-from paramfleet_shared.errors.tables import TableLimitError, TableMemoryError
+from paramfleet_shared.errors.tables import TableLimitError, TableMemoryError, TierModeError
 from paramfleet_shared.net.wire.identity import ChangeIdentity
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message
 from paramfleet_shared.tables.memory.reservation import CapacityError
@@ -39,7 +39,13 @@ from paramfleet_shared.values.ids import Rank, Step
 
 __all__ = ["Restoring", "restore"]
 
-_LIMITS = (CapacityError, SnapshotPlaceError, TableLimitError, TableMemoryError)
+_LIMITS = (
+    CapacityError,
+    SnapshotPlaceError,
+    TableLimitError,
+    TableMemoryError,
+    TierModeError,
+)
 """What a server says of itself, and not of the snapshot."""
 
 
@@ -188,6 +194,7 @@ class _Reader:
             if got != have:
                 raise SnapshotPlaceError(field=name, have=str(have), got=str(got))
         terms = _terms_of(Fields(fields.map("terms"), where="terms"))
+        store.check_mode(terms.mode)
         elastic = fields.flag("elastic")
         if elastic and kind_of(terms.mode).takes_all:
             rule = f"can't be true: {terms.mode} takes all workers"

@@ -36,6 +36,8 @@ class TableReader:
         """Of the block that comes, until its index does."""
         self._free: list[NDArray[np.int64]] = []
         """Of the same block."""
+        self._without_places = set[tuple[str, int]]()
+        """Blocks whose rows had none: tables and numbers."""
 
     def table(self, message: Message) -> None:
         """Make a table, without rows.
@@ -127,6 +129,8 @@ class TableReader:
             rule = "must be places without a row, each once"
             raise MalformedMessageError(where="tensor 'free'", rule=rule)
         turns, pushes = fields.integer("turns"), fields.integer("pushes")
+        if fields.has("has_places") and not fields.flag("has_places"):
+            self._without_places.add((table.spec.name, fields.integer("block")))
         block.rows.restore(Places(ids, is_live, free, turns, pushes))
 
     def sketch(self, message: Message) -> None:
@@ -150,18 +154,27 @@ class TableReader:
             raise MalformedMessageError(where="sketch", rule=str(error)) from error
 
     def rows(self, message: Message) -> None:
-        """Fill rows that are there.
+        """Fill rows that are there, or make them where rows have no places.
 
         Raises:
             MalformedMessageError: if a field or tensor is wrong.
+            FleetError: if there is no room for them.
         """
-        _, block = self.block_of(Fields(message.fields, where="rows"))
+        fields = Fields(message.fields, where="rows")
+        table, block = self.block_of(fields)
         ids = array_of(message, "ids", "int64", (None,))
-        if (block.rows.find(ids) < 0).any():
+        had_none = (table.spec.name, fields.integer("block")) in self._without_places
+        if had_none or not block.rows.has_places:
+            _check_shards(table, block, ids)
+        elif (block.rows.find(ids) < 0).any():
             raise MalformedMessageError(where="rows", rule="have an id without a place")
         width = block.rows.layout.states.pitch
         values = array_of(message, "values", "float32", (len(ids), block.rows.spec.dim))
         states = array_of(message, "states", "float32", (len(ids), width))
+        if had_none or not block.rows.has_places:
+            if len(block.rows.load(ids, values, states)):
+                raise MalformedMessageError(where="rows", rule="have an id twice")
+            return
         block.rows.assign(ids, values, states)
 
     def block_of(self, fields: Fields) -> tuple[SparseTable, Block]:

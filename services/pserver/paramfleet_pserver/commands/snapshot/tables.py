@@ -79,7 +79,7 @@ class SparseImage:
         jobs = []
         for index, block in enumerate(self._blocks):
             num_free = block.rows.num_slots - block.rows.num_taken  # their places are copied
-            jobs.append(Job(block.owner, num_free, partial(take, index, block)))
+            jobs.append(Job(block.owner, block.work(num_free), partial(take, index, block)))
         return jobs
 
     def end_jobs(self) -> list[Job]:
@@ -95,7 +95,8 @@ class SparseImage:
             at = {"table": self._name, "block": index}
             num_places, counts = self._images[index].num_places, self._images[index].counts
             size = max(1, self._piece_bytes // PLACE_BYTES)
-            for start in range(0, num_places, size):
+            has_places = block.rows.has_places
+            for start in range(0, num_places if has_places else 0, size):
                 make = partial(self._places, index, start, size, at)
                 yield Piece(block.owner, PLACE_BYTES * size, make)
             size = max(1, self._piece_bytes // counts.free.itemsize)
@@ -104,7 +105,9 @@ class SparseImage:
                     fields={"kind": "free", **at, "start": start},
                     tensors={"free": counts.free[start : start + size]},
                 )
-            about = {"turns": counts.num_turns, "pushes": counts.num_pushes}
+            about: dict[str, Any] = {"turns": counts.num_turns, "pushes": counts.num_pushes}
+            if not has_places:
+                about["has_places"] = False
             yield Message(fields={"kind": "index", **at, **about})
             yield from self._sketch_pieces(index, at)
             row_bytes = block.rows.layout.row_bytes

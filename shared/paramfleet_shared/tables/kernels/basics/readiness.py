@@ -29,6 +29,9 @@ from paramfleet_shared.values.versions import versions
 
 __all__ = ["COMPILING", "alone", "compiling", "is_cold", "kernel_folders", "note_compiled"]
 
+WARM = "paramfleet_shared.tables.warm"
+"""Compiles every kernel of tables in memory."""
+
 COMPILING = "compiling the table kernels for this machine: about a minute, once"
 """What is said to whoever waits."""
 
@@ -70,9 +73,13 @@ def alone() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def compiling() -> Iterator[subprocess.Popen[bytes]]:
-    """Compile every kernel in a process of its own, which ends with the context at latest."""
-    command = module_command("paramfleet_shared.tables.warm")
+def compiling(module: str = WARM) -> Iterator[subprocess.Popen[bytes]]:
+    """Compile kernels in a process of its own, which ends with the context at latest.
+
+    Args:
+        module: What compiles them.
+    """
+    command = module_command(module)
     process = subprocess.Popen(  # noqa: S603 - a fixed command
         tied(command), stdout=subprocess.DEVNULL
     )

@@ -141,10 +141,10 @@ def test_it_gives_the_same_bits_as_memory(name: str, folders: Folders) -> None:
 
     assert exported(twins.tiered) == exported(twins.plain)
     cold = twins.tiered.cold
-    assert cold.num_rows > ROWS_IN_MEMORY
-    assert cold.num_read > 0
-    assert cold.num_dropped > 0
-    in_memory = twins.tiered.num_rows - cold.num_rows
+    assert cold.rows > ROWS_IN_MEMORY
+    assert cold.read > 0
+    assert cold.dropped > 0
+    in_memory = twins.tiered.num_rows - cold.rows
     assert in_memory <= ROWS_IN_MEMORY
     admission, expected = twins.tiered.admission, twins.plain.admission
     if admission is not None and expected is not None:
@@ -267,11 +267,11 @@ def test_tables_share_a_budget_by_what_they_have(folders: Folders) -> None:
     small, large = (TieredShard(spec, options=options, max_rows=100_000) for _ in range(2))
 
     small.create(np.arange(200))
-    assert small.cold.num_rows == 0
+    assert small.cold.rows == 0
     large.create(np.arange(3000))
     small.create(np.arange(200))
 
-    memory = [shard.num_rows - shard.cold.num_rows for shard in (small, large)]
+    memory = [shard.num_rows - shard.cold.rows for shard in (small, large)]
     assert sum(memory) <= 400
     assert memory[0] == pytest.approx(400 * 200 / 3200, abs=3)
 

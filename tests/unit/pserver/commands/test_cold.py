@@ -1,0 +1,121 @@
+"""A machine with rows on disk is the same as one that has all of them in memory."""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+from tests.unit.pserver.commands.ending import run_to_end
+from tests.unit.pserver.commands.histories import (
+    Deed,
+    History,
+    Replica,
+    deeds,
+    specs_of,
+)
+from tests.unit.pserver.commands.test_snapshot import execute
+
+from paramfleet_pserver.commands.passes import PassMode
+from paramfleet_pserver.commands.records import Make
+from paramfleet_pserver.requests.checked import Mode
+from paramfleet_shared.errors.tables import TierModeError
+from paramfleet_shared.tables.disk.shard import TieredOptions, TieredShard
+from paramfleet_shared.tables.disk.warming import warm_disk
+from paramfleet_shared.tables.memory.budget import MemoryBudget
+from paramfleet_shared.tables.sparse import SparseShard
+from paramfleet_shared.tables.spec import TableSpec
+
+NewShard = Callable[[TableSpec, Callable[[str, int], None]], SparseShard]
+
+MODES: tuple[Mode, ...] = ("sync", "async", "gpubox")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_disk_kernels() -> None:
+    """Compile them, or load them from the cache."""
+    warm_disk()
+
+
+@pytest.fixture
+def few_rows() -> Iterator[NewShard]:
+    """Return what makes shards with two or three rows in memory."""
+    with ColdShards() as made:
+        yield made
+
+
+class ColdShards:
+    """Makes shards of a budget of a few rows, below a folder for the test."""
+
+    def __enter__(self) -> NewShard:
+        self._folder = Path(tempfile.mkdtemp())
+        numbers = count()
+
+        def new_shard(spec: TableSpec, check: Callable[[str, int], None]) -> SparseShard:
+            options = TieredOptions(
+                MemoryBudget(300), lambda: self._folder / str(next(numbers))
+            )
+            return TieredShard(spec, options=options, max_rows=10_000, check_memory=check)
+
+        return new_shard
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+async def compare(
+    mode: Mode, rule: str, history: list[Deed], cut: int, new_shard: NewShard
+) -> None:
+    of = {"rate": "full", "elastic": False}
+    one, other = Replica(mode, 2, **of), Replica(mode, 2, **of, new_shard=new_shard)  # type: ignore[arg-type]
+    maker = History(mode, one.store)
+    if isinstance(one.machine.mode, PassMode):
+        maker.book = one.machine.mode.book
+    for each in (one, other):
+        await each.execute([Make(specs_of(mode, "bfloat16", rule))])
+    replicas = [one, other]
+    try:
+        await execute(one, maker, history[:cut], other)
+        expected = await one.digest(same_owners=False)
+        assert await other.digest(same_owners=False) == expected
+        saved, cold = await one.snapshot(), await other.snapshot()
+        replicas += [
+            await Replica.restored(saved, new_shard=new_shard),
+            await Replica.restored(cold, new_shard=new_shard),
+            await Replica.restored(cold),
+        ]
+        for replica in replicas:
+            assert await replica.digest(same_owners=False) == expected
+        await execute(one, maker, history[cut:], replicas[3])
+        expected = await one.digest(same_owners=False)
+        assert await replicas[3].digest(same_owners=False) == expected
+    finally:
+        for replica in replicas:
+            await replica.owners.close()
+
+
+@given(
+    mode=st.sampled_from(MODES),
+    rule=st.sampled_from(["adagrad", "ctr", "adam"]),
+    history=deeds(),
+    cut=st.integers(5, 25),
+)
+@settings(max_examples=40)
+def test_it_answers_and_is_saved_and_restored_as_any(
+    mode: Mode, rule: str, history: list[Deed], cut: int
+) -> None:
+    with ColdShards() as new_shard:
+        run_to_end(compare(mode, rule, history, cut, new_shard))
+
+
+async def test_a_mode_that_keeps_places_is_refused(few_rows: NewShard) -> None:
+    replica = Replica("geo", 2, rate="full", elastic=False, new_shard=few_rows)
+
+    with pytest.raises(TierModeError, match="mode geo needs all rows in the memory"):
+        replica.store.check_mode("geo")
+
+    replica.store.check_mode("async")
+    await replica.owners.close()
