@@ -75,7 +75,7 @@ class Deed:
     guarded: bool
 
 
-def deeds() -> st.SearchStrategy[list[Deed]]:
+def deeds(*, least: int = 1) -> st.SearchStrategy[list[Deed]]:
     kinds = ["change"] * 8 + ["create", "assign", "leave", "lose", "fence", "limit", "join"]
     kinds += ["remove"] * 2 + ["discount"] * 2 + ["void"] + ["commit"] * 3 + ["abort"]
     deed = st.builds(
@@ -94,7 +94,7 @@ def deeds() -> st.SearchStrategy[list[Deed]]:
         damping=st.sampled_from([0.0, 0.0, 0.5, 1.0]),
         guarded=st.booleans(),
     )
-    return st.lists(deed, min_size=1, max_size=25)
+    return st.lists(deed, min_size=least, max_size=25)
 
 
 class History:

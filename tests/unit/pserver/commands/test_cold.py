@@ -3,8 +3,10 @@
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import hypothesis.strategies as st
 import pytest
@@ -22,6 +24,7 @@ from tests.unit.pserver.commands.test_snapshot import execute
 from paramfleet_pserver.commands.passes import PassMode
 from paramfleet_pserver.commands.records import Make
 from paramfleet_pserver.requests.checked import Mode
+from paramfleet_pserver.tables.table import SparseTable
 from paramfleet_shared.errors.tables import TierModeError
 from paramfleet_shared.tables.disk.shard import TieredOptions, TieredShard
 from paramfleet_shared.tables.disk.warming import warm_disk
@@ -69,8 +72,8 @@ class ColdShards:
 async def compare(
     mode: Mode, rule: str, history: list[Deed], cut: int, new_shard: NewShard
 ) -> None:
-    of = {"rate": "full", "elastic": False}
-    one, other = Replica(mode, 2, **of), Replica(mode, 2, **of, new_shard=new_shard)  # type: ignore[arg-type]
+    of: Any = {"rate": "full", "elastic": False}
+    one, other = Replica(mode, 2, **of), Replica(mode, 2, **of, new_shard=new_shard)
     maker = History(mode, one.store)
     if isinstance(one.machine.mode, PassMode):
         maker.book = one.machine.mode.book
@@ -100,15 +103,36 @@ async def compare(
 @given(
     mode=st.sampled_from(MODES),
     rule=st.sampled_from(["adagrad", "ctr", "adam"]),
-    history=deeds(),
+    history=deeds(least=20),
     cut=st.integers(5, 25),
 )
-@settings(max_examples=40)
+@settings(max_examples=60)
 def test_it_answers_and_is_saved_and_restored_as_any(
     mode: Mode, rule: str, history: list[Deed], cut: int
 ) -> None:
     with ColdShards() as new_shard:
         run_to_end(compare(mode, rule, history, cut, new_shard))
+
+
+async def test_changes_read_rows_from_disk(few_rows: NewShard) -> None:
+    of: Any = {"rate": "full", "elastic": False}
+    one, other = Replica("async", 2, **of), Replica("async", 2, **of, new_shard=few_rows)
+    maker = History("async", one.store)
+    for each in (one, other):
+        await each.execute([Make(specs_of("async", "float32", "adagrad"))])
+    deed = Deed("change", 0, 0, [], 0, "float32", ["rows", "half"], 1, False, 0.0, False)
+    history = [
+        replace(deed, ids=list(range(seed % 5, 40)), seed=seed, step=seed // 4)
+        for seed in range(12)
+    ]
+
+    await execute(one, maker, history, other)
+
+    assert await other.digest(same_owners=False) == await one.digest(same_owners=False)
+    tables = [table for table in other.store if isinstance(table, SparseTable)]
+    assert min(table.cold_facts()["cold"]["read"] for table in tables) > 100
+    for each in (one, other):
+        await each.owners.close()
 
 
 async def test_a_mode_that_keeps_places_is_refused(few_rows: NewShard) -> None:
