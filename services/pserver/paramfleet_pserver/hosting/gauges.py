@@ -22,6 +22,12 @@ TABLE_GAUGES = {
     "guarded": "Updates whose length the guard of async and GEO has looked at, since the last "
     "load; of a sparse table each of its parts on this server counts.",
     "shortened": "Those of them that it has shortened.",
+    "cold_rows": "Rows of a table on this server that are on disk alone; 0 without a memory "
+    "budget, as the next ones.",
+    "cold_wanted": "Ids that were asked for and weren't in memory.",
+    "cold_read": "Those of them that were read from disk.",
+    "cold_written": "Rows that left memory, and were written as they had changed.",
+    "cold_file_bytes": "Disk that rows take.",
     "rate_power": "Power of the number of workers by which the guard divides the rate now: 0 "
     "for the whole rate, 1 for the N-th part; the largest of the table's parts.",
 }

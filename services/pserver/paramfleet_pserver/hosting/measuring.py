@@ -69,7 +69,7 @@ class Measures:
                     for quantile, value in zip(QUANTILES, table[fact], strict=True):
                         self._rows[fact].labels(table["name"], quantile).set(value)
                 for fact in TABLE_GAUGES:
-                    key, value = (table["name"], fact), float(table[fact])
+                    key, value = (table["name"], fact), float(table.get(fact, 0))
                     before = totals.get(key, 0.0)
                     largest = fact in {"version", "rate_power"}
                     totals[key] = max(before, value) if largest else before + value

@@ -247,11 +247,9 @@ class SparseTable(Table):
         cold = self._cold()
         if not cold:
             return {}
-        facts = {
-            name: sum(getattr(each, name) for each in cold)
-            for name in ("rows", "wanted", "read", "written", "dropped", "full", "file_bytes")
-        }
-        return {"cold": {**facts, "engine": cold[0].engine}}
+        names = ("rows", "wanted", "read", "written", "dropped", "full", "file_bytes")
+        facts = {f"cold_{name}": sum(getattr(each, name) for each in cold) for name in names}
+        return {**facts, "cold_engine": cold[0].engine}
 
     def _cold(self) -> list[ColdRows]:
         """Return what each block has on disk, of those that have anything there."""

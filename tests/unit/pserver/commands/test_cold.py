@@ -1,16 +1,13 @@
 """A machine with rows on disk is the same as one that has all of them in memory."""
 
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from itertools import count
-from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
+from tests.unit.pserver.cold import ColdShards
 from tests.unit.pserver.commands.ending import run_to_end
 from tests.unit.pserver.commands.histories import (
     Deed,
@@ -24,15 +21,10 @@ from tests.unit.pserver.commands.test_snapshot import execute
 from paramfleet_pserver.commands.passes import PassMode
 from paramfleet_pserver.commands.records import Make
 from paramfleet_pserver.requests.checked import Mode
+from paramfleet_pserver.tables.blocks import NewShard
 from paramfleet_pserver.tables.table import SparseTable
 from paramfleet_shared.errors.tables import TierModeError
-from paramfleet_shared.tables.disk.shard import TieredOptions, TieredShard
 from paramfleet_shared.tables.disk.warming import warm_disk
-from paramfleet_shared.tables.memory.budget import MemoryBudget
-from paramfleet_shared.tables.sparse import SparseShard
-from paramfleet_shared.tables.spec import TableSpec
-
-NewShard = Callable[[TableSpec, Callable[[str, int], None]], SparseShard]
 
 MODES: tuple[Mode, ...] = ("sync", "async", "gpubox")
 
@@ -48,25 +40,6 @@ def few_rows() -> Iterator[NewShard]:
     """Return what makes shards with two or three rows in memory."""
     with ColdShards() as made:
         yield made
-
-
-class ColdShards:
-    """Makes shards of a budget of a few rows, below a folder for the test."""
-
-    def __enter__(self) -> NewShard:
-        self._folder = Path(tempfile.mkdtemp())
-        numbers = count()
-
-        def new_shard(spec: TableSpec, check: Callable[[str, int], None]) -> SparseShard:
-            options = TieredOptions(
-                MemoryBudget(300), lambda: self._folder / str(next(numbers))
-            )
-            return TieredShard(spec, options=options, max_rows=10_000, check_memory=check)
-
-        return new_shard
-
-    def __exit__(self, *_: object) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 async def compare(
@@ -130,7 +103,7 @@ async def test_changes_read_rows_from_disk(few_rows: NewShard) -> None:
 
     assert await other.digest(same_owners=False) == await one.digest(same_owners=False)
     tables = [table for table in other.store if isinstance(table, SparseTable)]
-    assert min(table.cold_facts()["cold"]["read"] for table in tables) > 100
+    assert min(table.cold_facts()["cold_read"] for table in tables) > 100
     for each in (one, other):
         await each.owners.close()
 

@@ -284,3 +284,16 @@ def test_fetched_rows_are_read_once(folders: Folders) -> None:
 
     assert shard.prefetch(some) == 20
     assert shard.prefetch(some) == 0
+
+
+def test_ids_that_are_loaded_twice_are_counted_wherever_they_are(folders: Folders) -> None:
+    _, shard = pair(TABLES["plain"], folders)
+    ids = np.random.default_rng(0).permutation(2000).astype(np.int64)
+    rows = np.ones((len(ids), 4), np.float32)
+    shard.load(ids, rows, rows)
+    assert shard.count_doubled() == 0
+
+    found = shard.load(ids[::10], rows[::10], rows[::10])
+
+    assert 0 < len(found) < 200
+    assert shard.count_doubled() == 200 - len(found)
