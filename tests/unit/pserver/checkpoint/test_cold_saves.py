@@ -122,6 +122,6 @@ async def test_a_row_that_two_files_have_is_refused_wherever_the_first_one_is(
     tables = (SavedTable(spec=SPEC, version=1),)
     write_manifest(tmp_path, Manifest(tables=tables, files=tuple(files)))
 
-    with pytest.raises(FleetError, match="twice|in another file, too"):
+    with pytest.raises(FleetError, match=r"twice|in another file, too"):
         await load_tables(store_of(cold), owners, tmp_path)
     await owners.close()
