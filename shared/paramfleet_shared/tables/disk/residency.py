@@ -25,7 +25,7 @@ from paramfleet_shared.tables.memory.reservation import reserve
 
 __all__ = ["Residency"]
 
-WINDOW_SHARE = 0.2
+WINDOW_SHARE = 0.1
 """Of the rows in memory, that are in the window when memory is full."""
 
 _AGES_AFTER = 10
@@ -116,11 +116,11 @@ class Residency:
         promoted, rest = candidates[:free], candidates[free:]
         self._make_main(promoted)
         victims = self._victims(min(num, self.num_main))
-        pairs = min(rest.size, victims.size)
+        pairs = max(0, rest.size + victims.size - num)
         mine, rivals = rest[:pairs], victims[:pairs]
         stays = self._used_as_often(keys[rivals], keys[mine])
         self._make_main(np.where(stays, rivals, mine))
-        # Rows without a rival leave: memory is smaller now, or the window was short.
+        # Rows without a rival leave: the window was short, or memory is smaller now.
         return np.concatenate([np.where(stays, mine, rivals), rest[pairs:], victims[pairs:]])
 
     def _oldest(self, num: int) -> NDArray[np.int64]:

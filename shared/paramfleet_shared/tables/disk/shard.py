@@ -115,8 +115,8 @@ class TieredShard(SparseShard):
     @property
     @override
     def num_bytes(self) -> int:
-        log = 0 if self._tier is None else self._tier.memory_bytes
-        return super().num_bytes + BESIDE_BYTES * self._index.num_slots + log
+        beside = BESIDE_BYTES * self._index.num_slots + self.cold.memory_bytes
+        return super().num_bytes + beside
 
     @property
     @override
@@ -442,14 +442,13 @@ class TieredShard(SparseShard):
         self._index.remove(self.ids()[slots])
         self._index.release(slots)
         self._flags[slots] = 0
-        self.cold.file_bytes = tier.file_bytes
+        self.cold.file_bytes, self.cold.memory_bytes = tier.file_bytes, tier.memory_bytes
 
     def _capacity(self) -> int:
         """Return how many rows may be in memory."""
         row_bytes = self._share.row_bytes
         rows = self._options.budget.rows_of(self._share)
-        beside = 0 if self._tier is None else self._tier.memory_bytes
-        return max(1, rows - beside // row_bytes)
+        return max(1, rows - self.cold.memory_bytes // row_bytes)
 
     def _opened(self) -> DiskTier:
         """Return a new tier, whose folder goes with this shard.

@@ -22,5 +22,7 @@ class ColdRows:
     full: int = 0
     """How often the disk had no room for more: the rows stayed in memory."""
     file_bytes: int = 0
+    memory_bytes: int = 0
+    """What is in memory of what is on disk: the keys of rows that were written lately."""
     engine: str = ""
     """How pages are read: ``ring`` or ``threads``; empty where all rows are in memory."""
