@@ -446,9 +446,8 @@ class TieredShard(SparseShard):
 
     def _capacity(self) -> int:
         """Return how many rows may be in memory."""
-        row_bytes = self._share.row_bytes
         rows = self._options.budget.rows_of(self._share)
-        return max(1, rows - self.cold.memory_bytes // row_bytes)
+        return max(1, rows - rows // _LOG_SHARE)
 
     def _opened(self) -> DiskTier:
         """Return a new tier, whose folder goes with this shard.

@@ -23,7 +23,7 @@ def batches(exponent: float) -> Iterator[NDArray[np.int64]]:
 
 
 class Memory:
-    """Slots as a shard has them: a row that comes takes one, and one that leaves gives it up."""
+    """Slots as a shard has them: a row that comes takes one, which is free when it leaves."""
 
     def __init__(self, capacity: int) -> None:
         most = ROWS + 1
