@@ -111,7 +111,7 @@ class Conduct:
         self._saving.settle()
 
     def idle(self, seconds: float) -> None:
-        """Wait between two steps, and carry out commands meanwhile; end when the job is to.
+        """Wait for data between two steps, and carry out commands; end when the job is to.
 
         Raises:
             SystemExit: if this worker's part is over, after it has left in good order.
@@ -128,7 +128,7 @@ class Conduct:
             if communicator is None:
                 asyncio.run(nap)
             else:
-                with self._session.times.during("pause"):
+                with self._session.times.during("wait"):
                     communicator.wait(nap)
 
     def _before_leaving(self) -> None:

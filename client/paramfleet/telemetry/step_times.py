@@ -13,10 +13,10 @@ from typing import Any
 
 __all__ = ["PHASES", "StepTimes"]
 
-PHASES = ("data", "pull", "compute", "push", "barrier", "pause")
+PHASES = ("data", "pull", "compute", "push", "barrier", "wait", "pause")
 """``data`` is everything between a step's end and the next forward: reading, and the script's
 own work. ``compute`` is forward, backward and what the optimizer does here. ``barrier`` is
-waiting for other workers, ``pause`` for an operator."""
+waiting for other workers, ``wait`` for data that isn't there yet, ``pause`` for an operator."""
 
 IDLE = "idle"
 """Before the training and after it: counted, but not shown."""
@@ -40,7 +40,7 @@ class StepTimes:
         self._num_steps = 0
         self._num_examples = 0
         self._step_began = self._since
-        self._paused_s = 0.0
+        self._apart_s = 0.0
         self._steps: deque[tuple[float, float]] = deque(maxlen=_KEPT_STEPS)
 
     def switch(self, phase: str) -> str:
@@ -68,11 +68,11 @@ class StepTimes:
         """A step is done; what follows counts as the next one's data."""
         self.switch("data")
         now = self._since
-        paused_s = self._seconds["pause"]
+        apart_s = self._seconds["pause"] + self._seconds["wait"]
         self._num_steps += 1
         self._num_examples += examples
-        self._steps.append((now, now - self._step_began - (paused_s - self._paused_s)))
-        self._step_began, self._paused_s = now, paused_s
+        self._steps.append((now, now - self._step_began - (apart_s - self._apart_s)))
+        self._step_began, self._apart_s = now, apart_s
 
     def seconds(self, phase: str) -> float:
         """Return the time of a phase until now."""

@@ -11,7 +11,7 @@ from typing import Any
 
 __all__ = ["PHASES", "Calls", "History", "Window", "number"]
 
-PHASES = ("data", "pull", "compute", "push", "barrier", "pause")
+PHASES = ("data", "pull", "compute", "push", "barrier", "wait", "pause")
 """Of a worker's step, as the workers name them."""
 
 KEPT_S = 900.0

@@ -62,7 +62,7 @@ def find_straggler(
         for rank, window in windows.items()
         if window.wall_s >= MIN_WALL_S
         and window.phase != "idle"
-        and window.seconds["pause"] < 0.1 * window.wall_s
+        and window.seconds["pause"] + window.seconds["wait"] < 0.1 * window.wall_s
     }
     if len(judged) < 2:
         return None
@@ -75,8 +75,17 @@ def find_straggler(
     return _by_answers(judged, server_s)
 
 
-def lag_reason(window: Window | None, straggler: Straggler | None, rank: int) -> str:
-    """Return in words what a worker's time goes to; empty if nothing stands out."""
+def lag_reason(
+    window: Window | None, straggler: Straggler | None, rank: int, *, waits_for: str = ""
+) -> str:
+    """Return in words what a worker's time goes to; empty if nothing stands out.
+
+    Args:
+        window: What it did within the last seconds; None if that isn't known.
+        straggler: Who delays the others.
+        rank: The worker's.
+        waits_for: The file that its data is complete with, if it says so.
+    """
     if straggler is not None and straggler.rank == rank:
         return straggler.words
     if window is None or window.wall_s <= 0 or window.phase == "idle":
@@ -84,6 +93,8 @@ def lag_reason(window: Window | None, straggler: Straggler | None, rank: int) ->
     shares = {phase: window.seconds[phase] / window.wall_s for phase in window.seconds}
     if shares["pause"] > 0.5:
         return "paused by an operator"
+    if shares["wait"] > 0.5:
+        return f"waits for data: {waits_for}" if waits_for else "waits for data"
     if shares["barrier"] > 0.5:
         waits = f"{shares['barrier']:.0%} of its time"
         whom = f": worker {straggler.rank}" if straggler is not None else ""

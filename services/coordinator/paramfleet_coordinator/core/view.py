@@ -47,6 +47,7 @@ class JobView:
         self._known: dict[MemberKey, tuple[int, str]] = {}
         self._lives: dict[int, int] = {}
         self._saved: dict[str, Mapping[str, Any]] = {}
+        self._waits_for: dict[int, str] = {}
         self._watch = Watch()
         self._events: deque[dict[str, Any]] = deque(maxlen=MAX_EVENTS)
         self._num_events = 0
@@ -111,7 +112,8 @@ class JobView:
         """Return in words what a worker's time goes to; empty if nothing stands out."""
         history = self._workers.get(rank)
         window = history.window() if history is not None else None
-        return lag_reason(window, self._watch.named, rank)
+        waits_for = self._waits_for.get(rank, "")
+        return lag_reason(window, self._watch.named, rank, waits_for=waits_for)
 
     def latest(self, rank: int) -> dict[str, Any]:
         """Return a worker's newest sample; empty before the first."""
@@ -179,6 +181,9 @@ class JobView:
         sample = self._workers.setdefault(rank, History()).take(facts, now=now)
         if sample is not None:
             self._changes["workers"][str(rank)] = sample
+        days = facts.get("by_days")
+        waits_for = days.get("waits_for") if isinstance(days, Mapping) else None
+        self._waits_for[rank] = waits_for if isinstance(waits_for, str) else ""
         for kind in ("checkpoint", "periodic_checkpoint"):
             done = facts.get(kind)
             if rank == 0 and isinstance(done, Mapping) and done != self._saved.get(kind):

@@ -2,7 +2,7 @@
 // The page of one job: follows /api/v1/stream and draws what it says.
 // A stream that breaks is taken up where it was, after a moment that grows.
 
-const PHASES = ["data", "pull", "compute", "push", "barrier", "pause"];
+const PHASES = ["data", "pull", "compute", "push", "barrier", "wait", "pause"];
 const KEPT_S = 900;
 const MAX_EVENTS = 300;
 const RETRY_MS = [500, 1000, 2000, 5000];

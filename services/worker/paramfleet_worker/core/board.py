@@ -8,7 +8,10 @@ from typing import Any
 
 __all__ = ["board", "rows_of"]
 
-_BAR = {"data": "d", "pull": "<", "compute": "#", "push": ">", "barrier": ".", "pause": "p"}
+_BAR = {
+    "data": "d", "pull": "<", "compute": "#", "push": ">", "barrier": ".", "wait": "w",
+    "pause": "p",
+}  # fmt: skip
 _BAR_WIDTH = 20
 
 WORKER_COLUMNS = (
@@ -37,7 +40,8 @@ def board(status: Mapping[str, Any], *, width: int = 120) -> list[str]:
     workers = [{**worker, "time": _bar(worker)} for worker in status["workers"]]
     shown = ("rank", "step", "samples_per_s", "loss", "staleness", "time", "lag_reason")
     lines += rows_of(workers, shown)
-    lines.append("time: d data  < pull  # compute  > push  . waiting  p paused")
+    lines.append("time: d data  < pull  # compute  > push  . for others  w for data  p paused")
+    lines += _of_data(status["workers"], width)
     lines.append("")
     of_servers = ("index", "requests_per_s", "request_ms", "rows", "bytes", "last_seen_s")
     plan = status.get("plan")
@@ -61,6 +65,20 @@ def board(status: Mapping[str, Any], *, width: int = 120) -> list[str]:
     straggler = status["straggler"]
     lines += ["", straggler["words"] if straggler else "no worker is behind"]
     return [line[:width] for line in lines]
+
+
+def _of_data(workers: Sequence[Mapping[str, Any]], width: int) -> list[str]:
+    """Return which data is waited for, each once: all workers wait for the same."""
+    told: dict[str, str] = {}
+    for worker in workers:
+        days = worker.get("by_days") or {}
+        if file := days.get("waits_for"):
+            where = f"day {days['day']}, pass {days['pass']}"
+            head = f"{where}: waits for data ({days['waited_s']} s): "
+            room = width - len(head)  # the end of a path says the day and the folder
+            is_long = len(file) > room > 3
+            told.setdefault(where, head + (f"...{file[3 - room :]}" if is_long else file))
+    return list(told.values())
 
 
 def _of_plan(plan: Mapping[str, Any]) -> list[str]:

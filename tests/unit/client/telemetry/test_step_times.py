@@ -44,7 +44,8 @@ def test_each_moment_counts_for_the_phase_it_is_in(hands: Hands) -> None:
 
     facts = times.facts()
     assert facts["seconds"] == {
-        "data": 1.0, "pull": 0.5, "compute": 0.5, "push": 0.125, "barrier": 2.0, "pause": 0.0,
+        "data": 1.0, "pull": 0.5, "compute": 0.5, "push": 0.125, "barrier": 2.0,
+        "wait": 0.0, "pause": 0.0,
     }  # fmt: skip
     assert (facts["steps"], facts["examples"], facts["phase"]) == (2, 64, "data")
     assert facts["step_ms"] == {"p50": 2062.5, "p90": 2062.5, "p99": 2062.5}

@@ -1,5 +1,6 @@
 """Who holds the others up, told from recorded seconds."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -127,6 +128,17 @@ def test_who_pauses_or_has_ended_is_not_judged() -> None:
     )
     assert lag_reason(None, None, 1) == ""
     assert lag_reason(window(), None, 1) == ""
+
+
+def test_who_waits_for_data_to_come_is_told_so_and_not_judged() -> None:
+    waiting = window(steps=0, wall_s=3.0, phase="wait")
+    waiting = replace(waiting, seconds={**waiting.seconds, "wait": 2.8})
+    file = "/data/20260102/0010/done"
+
+    assert lag_reason(waiting, None, 1, waits_for=file) == f"waits for data: {file}"
+    assert lag_reason(waiting, None, 1) == "waits for data"
+    assert lag_reason(window(), None, 1, waits_for=file) == "", "it is there now"
+    assert find_straggler({0: window(data=90.0), 1: waiting}) is None
 
 
 def test_one_hiccup_names_nobody_and_two_in_a_row_do() -> None:

@@ -19,7 +19,7 @@ def member(role: str, index: int, incarnation: int = 1) -> Member:
 def worker(second: float, *, data_ms: float = 1.0, steps_per_s: int = 100) -> dict[str, Any]:
     steps = int(second * steps_per_s)
     seconds = dict.fromkeys(PHASES, 0.002 * steps)
-    seconds |= {"data": data_ms * steps / 1e3, "pause": 0.0, "barrier": 0.0}
+    seconds |= {"data": data_ms * steps / 1e3, "pause": 0.0, "barrier": 0.0, "wait": 0.0}
     times = {"at": 50 + second, "steps": steps, "examples": 8 * steps, "phase": "data"}
     return {"step": steps, "loss": 0.5, "times": {**times, "seconds": seconds}, "calls": {}}
 
@@ -239,3 +239,18 @@ def test_in_sync_a_servers_pulls_wait_and_do_not_count() -> None:
         view.observe(Snapshot(facts={("pserver", 0): facts}), now=float(second))
 
     assert view.latest_of_server(0)["request_ms"] == 1.0
+
+
+def test_a_worker_that_waits_for_data_is_told_with_the_file_that_it_waits_for() -> None:
+    view = JobView()
+    days = {"state": "waiting for data", "waits_for": "/data/20260102/0010/done"}
+    for second in range(4):
+        said = worker(0.0)
+        said["times"] |= {"at": 50 + second, "phase": "wait"}
+        said["times"]["seconds"] |= {"wait": float(second)}
+        facts = {("worker", 0): said | {"by_days": days}, ("worker", 1): said | {"by_days": 7}}
+        members = {key: member(*key) for key in facts}
+        view.observe(Snapshot(members=members, facts=facts), now=float(second))
+
+    assert view.lag_reason(0) == "waits for data: /data/20260102/0010/done"
+    assert view.lag_reason(1) == "waits for data", "it says nothing that can be read"

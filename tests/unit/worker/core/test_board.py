@@ -49,6 +49,21 @@ def test_the_board_says_that_a_disk_takes_no_change() -> None:
     assert any("server 0: its disk takes no change ([Errno 28]" in line for line in lines)
 
 
+def test_the_board_says_which_data_is_waited_for_however_long_its_name_is() -> None:
+    file = f"{'/a/long/folder' * 20}/20260102/0010/data.done"
+    days = {"day": "20260102", "pass": 3, "state": "waiting for data", "waited_s": 75}
+    waiting = [{**each, "by_days": {**days, "waits_for": file}} for each in STATUS["workers"]]
+    training = [{**each, "by_days": {**days, "state": "training"}} for each in waiting]
+
+    told = [line for line in board({**STATUS, "workers": waiting}) if "data.done" in line]
+
+    assert len(told) == 1, "once for all workers"
+    assert told[0].startswith("day 20260102, pass 3: waits for data (75 s): ...")
+    assert told[0].endswith("/20260102/0010/data.done")
+    assert len(told[0]) == 120
+    assert not any("waits" in line for line in board({**STATUS, "workers": training}))
+
+
 def test_the_board_keeps_to_the_width() -> None:
     assert max(map(len, board(STATUS, width=30))) == 30
 
