@@ -111,8 +111,8 @@ class ChangeGapError(IntegrityError):
     number: int
     """The change that is missing."""
     sentence = (
-        "{path}: change {number} of stream {stream} is missing, and later ones are there: "
-        "begin at a base behind it"
+        "{path}: change {number} of stream {stream} is missing, although stream.json "
+        "says that it was published: restore the file, or begin at a base behind it"
     )
 
 

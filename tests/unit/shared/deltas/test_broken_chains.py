@@ -26,7 +26,11 @@ from paramfleet_shared.deltas.errors import (
     StreamError,
     StreamUnreadableError,
 )
-from paramfleet_shared.deltas.inspecting.verifying import verify_stream
+from paramfleet_shared.deltas.inspecting.verifying import (
+    VerifiedStream,
+    verify_changes,
+    verify_stream,
+)
 from paramfleet_shared.deltas.reader import StreamReader
 from paramfleet_shared.errors import IntegrityError
 
@@ -122,6 +126,70 @@ def test_a_broken_chain_is_refused_by_name(
 
 def problems(folder: Path) -> list[str]:
     return verify_stream(folder).problems
+
+
+def test_every_break_of_a_stream_is_found_and_what_is_between_is_proven(
+    tmp_path: Path,
+) -> None:
+    writer, numbers = writer_at(tmp_path, keep_bases=9), np.random.default_rng(7)
+    begin(writer, Model())
+    for at in range(1, 16):
+        writer.publish(random_change(numbers, float(at), span=6))
+        if at in {5, 10}:
+            writer.compact()
+    base = tmp_path / StreamReader(tmp_path).look().stream / "base-000000000005"
+    next(each for each in base.iterdir() if each.name != "manifest.json").write_bytes(b"odd")
+    file_of(tmp_path, 2).write_bytes(file_of(tmp_path, 2).read_bytes()[:-1])
+    for number in (7, 8, 9):
+        file_of(tmp_path, number).unlink()
+    shutil.copy(file_of(tmp_path, 11), file_of(tmp_path, 12))
+    file_of(tmp_path, 15).unlink()
+
+    found = verify_stream(tmp_path)
+
+    said = "\n".join(found.problems)
+    assert len(found.problems) == 6, said
+    for each in (
+         ", base 5 of stream", f"{file_of(tmp_path, 2)}, change 2",
+        f"{file_of(tmp_path, 7)}: change 7", "changes 8 to 9 of stream",
+        f"{file_of(tmp_path, 12)} has change 11", f"{file_of(tmp_path, 15)}: change 15",
+    ):  # fmt: skip
+        assert said.count(each) == 1, (each, said)
+    # What isn't broken, and whose SHA-256 the next one tells.
+    assert (found.bases, found.changes) == (2, len([1, 3, 4, 5, 10, 13]))
+
+
+def test_changes_are_proven_where_no_base_can_be_opened(folder: Path) -> None:
+    base = folder / StreamReader(folder).look().stream / "base-000000000000"
+    next(each for each in base.iterdir() if each.name != "manifest.json").write_bytes(b"odd")
+    file_of(folder, 3).write_bytes(b"odd")
+
+    found = verify_stream(folder)
+
+    assert (found.bases, found.changes, len(found.problems)) == (0, 3, 2)
+
+
+def test_a_manifest_that_all_files_must_fit_is_told_once(folder: Path) -> None:
+    base = folder / StreamReader(folder).look().stream / "base-000000000000"
+    (base / "manifest.json").write_text("{}")
+
+    found = verify_stream(folder)
+
+    assert len(found.problems) == 1
+    assert (found.bases, found.changes) == (0, 0)
+
+
+def test_a_stream_that_is_replaced_meanwhile_is_told(folder: Path) -> None:
+    """The former stream's changes go, and those of the new one aren't taken for them."""
+    before = StreamReader(folder).look()
+    found = VerifiedStream(before)
+    fill(folder)
+    fill(folder)
+
+    verify_changes(folder, found, opened=[])
+
+    assert len(found.problems) == 1
+    assert f"stream {before.stream} was followed" in found.problems[0]
 
 
 def test_the_newest_change_may_be_the_missing_one(folder: Path) -> None:

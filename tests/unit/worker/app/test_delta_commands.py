@@ -106,6 +106,25 @@ def test_what_is_wrong_is_named_and_the_rest_is_read(folder: str) -> None:
     assert found["bases"] == 3
 
 
+def test_not_more_breaks_are_printed_than_a_person_reads(tmp_path: Path) -> None:
+    writer = StreamWriter(tmp_path, clock=FakeClock())
+    writer.begin([StreamTable(name="words", dim=2)], [], {}, moment=0.0)
+    for number in range(1, 53):
+        writer.publish(Change(moment=float(number), tables={}, dense={}))
+    stream = StreamReader(tmp_path).look().stream
+    for number in range(2, 53, 2):
+        change_file(tmp_path, stream, number).unlink()
+
+    text, found = asked("verify", str(tmp_path)), answer("verify", str(tmp_path))
+
+    assert text.exit_code == 1
+    lines = text.output.splitlines()
+    assert lines[0].startswith(f"{tmp_path}: 26 problems; 1 base, ")
+    assert len(lines) == 22
+    assert lines[-1] == "  and 6 more: --json names up to 1,000"
+    assert (len(found["problems"]), found["num_problems"]) == (26, 26)
+
+
 def test_a_base_that_tells_something_else_is_found(tmp_path: Path) -> None:
     """Changes and bases are whole, and a base isn't what the changes give."""
     writer = StreamWriter(tmp_path, clock=FakeClock())

@@ -9,7 +9,7 @@ import click
 
 from paramfleet_shared.deltas.compaction import compact_folder, prune_folder
 from paramfleet_shared.deltas.inspecting.listing import list_stream
-from paramfleet_shared.deltas.inspecting.verifying import verify_stream
+from paramfleet_shared.deltas.inspecting.verifying import MOST_PROBLEMS, verify_stream
 from paramfleet_shared.deltas.records import StreamHead
 from paramfleet_shared.settings.cli import BoundedGroup
 from paramfleet_shared.system.clock import SystemClock
@@ -19,6 +19,9 @@ from paramfleet_worker.app.commands.outcomes import exit_code_of
 from paramfleet_worker.core.board import rows_of
 
 __all__ = ["delta"]
+
+_SHOWN = 20
+"""Problems that are printed as text."""
 
 
 @click.group("delta", cls=BoundedGroup)
@@ -52,7 +55,7 @@ def _list(folder: Path, *, as_json: bool) -> None:
 @click.argument("folder", metavar="DIR", type=FOLDER)
 @JSON
 def _verify(folder: Path, *, as_json: bool) -> None:
-    """Read everything of the stream in DIR, and name what is wrong.
+    """Read everything of the stream in DIR, and name all that is wrong.
 
     Each base and each change is proven by its SHA-256, and the changes between two bases,
     applied to the older one, must give exactly the newer one. Ends with 1 if anything is wrong.
@@ -60,15 +63,19 @@ def _verify(folder: Path, *, as_json: bool) -> None:
 
     def run() -> int:
         found = verify_stream(folder)
-        count = counted(len(found.problems), "problem") if found.problems else "whole"
+        count = counted(found.num_problems, "problem") if found.problems else "whole"
         sizes = ("base", found.bases), ("change", found.changes), ("row", found.rows)
         size = ", ".join(counted(number, what) for what, number in sizes)
-        lines = [f"{folder}: {count}; {size}", *(f"  {each}" for each in found.problems)]
+        lines = [f"{folder}: {count}; {size}"]
+        lines += [f"  {each}" for each in found.problems[:_SHOWN]]
+        if (more := found.num_problems - _SHOWN) > 0:
+            lines.append(f"  and {more:,} more: --json names up to {MOST_PROBLEMS:,}")
         answer = _facts(found.head) | {
             "bases": found.bases,
             "changes": found.changes,
             "rows": found.rows,
             "problems": found.problems,
+            "num_problems": found.num_problems,
         }
         show(answer, lines, as_json=as_json)
         return int(bool(found.problems))
