@@ -26,6 +26,10 @@ __all__ = ["CheckpointFolderError", "files_of", "list_checkpoints", "list_one"]
 _UNFINISHED = re.compile(r"\.(.+)\.[0-9a-f]{8}\.partial")
 """What a save writes to before the checkpoint gets its name."""
 
+_DAY = re.compile(r"\d{8}", re.ASCII)
+_OF_A_DAY = re.compile(r"(0|[1-9]\d{0,3})|\.(0|[1-9]\d{0,3})\.[0-9a-f]{8}\.partial", re.ASCII)
+"""Of a checkpoint in a day's folder of a training by days, or of an unfinished one."""
+
 _FIRST = datetime.min.replace(tzinfo=UTC)
 _LAST = datetime.max.replace(tzinfo=UTC)
 
@@ -45,36 +49,57 @@ class CheckpointFolderError(ContractError):
 def list_checkpoints(folder: Path) -> list[Listed]:
     """Return the checkpoints in a folder, or the one that it is, newest first.
 
-    Links, such as ``latest``, and exports are left out. Files aren't read.
+    Those of a training by days are in a folder for each day, and have its name before their
+    own. Links, such as ``latest``, and exports are left out. Files aren't read.
 
     Raises:
         CheckpointFolderError: if it isn't a folder that can be read.
     """
+    where, found = folder, list[Listed]()
     try:
         if (folder / MANIFEST).exists():
             return [list_one(folder)]
-        if isinstance(folder, Address):
-            names = [each.name for each in folder.iterdir() if each.is_dir()]
-        else:
-            with os.scandir(folder) as entries:
-                names = [each.name for each in entries if each.is_dir(follow_symlinks=False)]
+        for name in _folders_in(folder):
+            where = folder / name
+            if _may_be_one(where):
+                found.append(list_one(where))
+            elif _DAY.fullmatch(name):
+                passes = [each for each in _folders_in(where) if _OF_A_DAY.fullmatch(each)]
+                named = [each for each in passes if _may_be_one(where / each)]
+                found += [list_one(where / each, f"{name}/{each}") for each in named]
     except OSError as error:
         reason = error.strerror or str(error)
-        raise CheckpointFolderError(path=str(folder), reason=reason) from error
-    found = [list_one(folder / name) for name in names if _may_be_one(folder / name)]
+        raise CheckpointFolderError(path=str(where), reason=reason) from error
     return newest_first(found)
 
 
-def list_one(folder: Path) -> Listed:
-    """Return what a checkpoint's manifest says of it, and whether its files are there."""
-    path = str(folder.absolute())
+def _folders_in(folder: Path) -> list[str]:
+    """Return the names of the folders in one.
+
+    Raises:
+        OSError: if it can't be read.
+    """
+    if isinstance(folder, Address):
+        return [each.name for each in folder.iterdir() if each.is_dir()]
+    with os.scandir(folder) as entries:
+        return [each.name for each in entries if each.is_dir(follow_symlinks=False)]
+
+
+def list_one(folder: Path, name: str = "") -> Listed:
+    """Return what a checkpoint's manifest says of it, and whether its files are there.
+
+    Args:
+        folder: The checkpoint's.
+        name: How it is listed; the folder's own if not given.
+    """
+    path, name = str(folder.absolute()), name or folder.name
     unfinished = _UNFINISHED.fullmatch(folder.name)
     if unfinished or not (folder / MANIFEST).exists():
         reason = "it is unfinished: the save that began it has not ended"
         if not unfinished:
             reason = f"it has no {MANIFEST}"
         return Listed(
-            name=folder.name,
+            name=name,
             path=path,
             written_at=_changed_at(folder),
             problem=reason,
@@ -85,10 +110,10 @@ def list_one(folder: Path) -> Listed:
         manifest = read_manifest(folder)
     except ManifestError as error:
         problem = f"{MANIFEST} {error.rule}"
-        return Listed(name=folder.name, path=path, written_at=changed_at, problem=problem)
+        return Listed(name=name, path=path, written_at=changed_at, problem=problem)
     servers = {server_of(file.name) for file in manifest.files} - {None}
     return Listed(
-        name=folder.name,
+        name=name,
         path=path,
         written_at=manifest.written_at or changed_at,
         step=_count(manifest, "steps"),

@@ -39,8 +39,8 @@ checkpoint.add_command(LOAD_CHECKPOINT, "load")
 def _list(folder: Path, *, as_json: bool) -> None:
     """List the checkpoints in DIR, newest first, or the one that DIR is.
 
-    A checkpoint is whole if each of its files is there with its length; `checkpoint verify`
-    reads them.
+    Those of a training by days are found below the folders of days. A checkpoint is whole if
+    each of its files is there with its length; `checkpoint verify` reads them.
     """
     from paramfleet_worker.app.checkpoints.listing import list_checkpoints  # noqa: PLC0415 -- slow
 

@@ -1,5 +1,6 @@
 """Which checkpoint of a folder a job continues from."""
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,13 +10,16 @@ from paramfleet_shared.checkpoint.numbering import number_of
 
 __all__ = ["Choice", "Listed", "choose", "newest_first"]
 
+_PLACE = re.compile(r"(\d{4}(?:0[1-9]|1[0-2])\d\d)/(0|[1-9]\d{0,3})", re.ASCII)
+"""A checkpoint of a training by days: its day, and the pass that it is behind."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Listed:
     """One checkpoint of a folder, as its manifest and its files' lengths describe it."""
 
     name: str
-    """Of its folder."""
+    """Of its folder; behind the day's and a slash if a training by days has saved it."""
 
     path: str
     written_at: datetime
@@ -59,6 +63,12 @@ class Listed:
         """Return which of the job's saves it is, as its name says; 0 if it has no number."""
         return number_of(self.name) or 0
 
+    @property
+    def place(self) -> int:
+        """Return a number that grows with day and pass, as its name says; 0 if it has none."""
+        found = _PLACE.fullmatch(self.name)
+        return int(found[1]) * 10_000 + int(found[2]) if found else 0
+
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
         return {
@@ -96,16 +106,18 @@ class Choice(NamedTuple):
 def newest_first(found: Iterable[Listed]) -> list[Listed]:
     """Return checkpoints by their times; of one time, by number, step and name.
 
-    A numbered one counts as written no earlier than those of lower numbers: the clock may have
-    been set back since, and ``latest`` and ``keep`` go by number, too.
+    A numbered one counts as written no earlier than those of lower numbers, and one behind a
+    pass of a day no earlier than those of passes before: the clock may have been set back
+    since, and ``latest``, ``keep`` and a training by days don't go by it either.
     """
-    ordered = sorted(found, key=lambda each: (each.number, each.written_at))
-    keys, newest = list[tuple[datetime, int, int, str, Listed]](), None
+    keys, newest = list[tuple[datetime, int, int, str, Listed]](), dict[bool, datetime]()
+    ordered = sorted(found, key=lambda each: (each.number, each.place, each.written_at))
     for each in ordered:
-        at = each.written_at
-        if each.number:
-            newest = at = at if newest is None else max(at, newest)
-        keys.append((at, each.number, each.step or 0, each.name, each))
+        at, order = each.written_at, each.number or each.place
+        if order:
+            is_of_a_day = not each.number
+            newest[is_of_a_day] = at = max(at, newest.get(is_of_a_day, at))
+        keys.append((at, order, each.step or 0, each.name, each))
     return [key[-1] for key in sorted(keys, key=lambda key: key[:-1])][::-1]
 
 

@@ -60,6 +60,41 @@ def test_links_exports_and_other_folders_are_left_out(write: Write) -> None:
     assert [each.name for each in list_checkpoints(parent)] == ["one"]
 
 
+def test_checkpoints_of_a_training_by_days_are_listed_with_their_day(write: Write) -> None:
+    one = write("one")
+    root = one.parent
+    for day, number in (("20260101", "0"), ("20260101", "12"), ("20260101", "6"),
+                        ("20260102", "0")):  # fmt: skip
+        (root / day).mkdir(exist_ok=True)
+        shutil.copytree(one, root / day / number)
+        dated(root / day / number, int(day[-1]))
+    dated(root / "20260101/6", 9)  # the clock was put back behind it
+    dated(one, 8)
+    (root / "20260102/base").mkdir()
+    (root / "20260102/base/manifest.json").write_text('{"format": "paramfleet-export"}')
+    (root / "20260102/.6.0123abcd.partial").mkdir()
+    (root / "20260102/.base.0123abcd.partial").mkdir()
+    (root / "20260102/7").mkdir()
+    (root / "20260103").mkdir()
+    (root / "20260104").symlink_to("20260101")
+
+    found = {each.name: each for each in list_checkpoints(root)}
+
+    assert list(found) == [
+        "20260102/.6.0123abcd.partial", "20260102/0", "20260101/12", "20260101/6",
+        "one", "20260101/0",
+    ]  # fmt: skip
+    assert found["20260101/12"].path == str(root / "20260101/12")
+    assert {each.name for each in list_checkpoints(root / "20260101")} == {"0", "6", "12"}
+
+
+def test_a_checkpoint_may_have_the_name_of_a_day(write: Write) -> None:
+    folder = write("20260101")
+    (folder / "6").mkdir()
+
+    assert [each.name for each in list_checkpoints(folder.parent)] == ["20260101"]
+
+
 def test_a_manifest_without_a_time_has_that_of_its_file(write: Write) -> None:
     folder = write("one")
     path = folder / "manifest.json"

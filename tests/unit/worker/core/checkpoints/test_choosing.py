@@ -48,6 +48,20 @@ def test_a_clock_that_was_set_back_makes_no_later_number_older() -> None:
     ]
 
 
+def test_a_clock_that_was_set_back_makes_no_later_day_older() -> None:
+    found = [
+        listed("20260101/6", minute=63),
+        listed("20260101/12", minute=5),
+        listed("20260102/0", minute=6),
+        listed("20261301/0", minute=1),
+        listed("000001-step-9", minute=7),
+    ]
+
+    assert [each.name for each in newest_first(found)] == [
+        "20260102/0", "20260101/12", "20260101/6", "000001-step-9", "20261301/0",
+    ]  # fmt: skip
+
+
 def test_only_candidates_are_read_and_the_first_whole_one_is_chosen() -> None:
     found = [listed("old", minute=1), listed("whole", minute=2), listed("bad", minute=3)]
     read = []
