@@ -51,8 +51,8 @@ class ServingSettings(JobSettings):
 
     cache_dir: str = ""
     """Folder for a base that is merged here, with room for all rows; its files have no names,
-    and go with the process. The stream of a job is in a folder of it, which a process that is
-    killed leaves there. Empty is the system's temporary folder."""
+    and go with the process. The stream of a job is in a folder of it; who follows a job removes
+    the folders of processes that were killed. Empty is the system's temporary folder."""
 
     poll_s: float = 0.1
     """Seconds between two looks at the folder."""

@@ -1,11 +1,11 @@
 """Changes of a running job: written to a folder of this process's own, and followed there.
 
 So a job is served as a folder is: rows mapped from files, memory bounded, former versions there
-to go back to. Nobody but this process needs the folder, which goes with it unless it is killed.
+to go back to. Nobody but this process needs the folder, which goes with it; where it is killed,
+the next one that follows a job removes it.
 """
 
 import asyncio
-import tempfile
 from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
 from functools import partial
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import final
 
 from paramfleet_serving.following.folder import FolderSource
+from paramfleet_serving.following.own_folder import OwnFolder
 from paramfleet_serving.following.source import Event
 from paramfleet_serving.jobs.exporting import Exporter, ExportPlan
 from paramfleet_serving.jobs.finding import found_settings
@@ -37,6 +38,9 @@ class JobSource:
         plan: How often changes are asked for.
         clock: Time.
         poll_s: Seconds between two looks at what was written.
+
+    Raises:
+        OSError: if the folder can't be made.
     """
 
     def __init__(
@@ -51,8 +55,8 @@ class JobSource:
         self._settings = settings
         self._plan = plan
         self._clock = clock
-        self._kept = tempfile.TemporaryDirectory(prefix="paramfleet-", dir=cache_dir)
-        self._folder = Path(self._kept.name)
+        self._kept = OwnFolder(cache_dir)
+        self._folder = self._kept.path
         self._source = FolderSource(self._folder, clock=clock, poll_s=poll_s)
         self._exporting: asyncio.Task[None] | None = None
 
@@ -107,7 +111,7 @@ class JobSource:
         if self._exporting is not None:
             self._exporting.cancel()
             await asyncio.wait((self._exporting,))
-        await asyncio.to_thread(self._kept.cleanup)
+        await asyncio.to_thread(self._kept.remove)
 
     def _begun(self) -> asyncio.Task[None]:
         """Return the task that writes the folder, another one if it has failed."""
