@@ -1,5 +1,7 @@
 """What can be wrong with a stream, its folder, or what is asked of it."""
 
+from typing_extensions import override
+
 from paramfleet_shared.errors import ContractError, IntegrityError, UnavailableError
 
 __all__ = [
@@ -15,6 +17,7 @@ __all__ = [
     "StreamBusyError",
     "StreamChangeError",
     "StreamError",
+    "StreamHeldError",
     "StreamReplacedError",
     "StreamUnreadableError",
 ]
@@ -66,6 +69,24 @@ class StreamBusyError(UnavailableError):
         "{path} is locked by another process for more than {waited_s:.0f} s: a base is made, "
         "or a process was stopped in the middle of a publication; try again"
     )
+
+
+class StreamHeldError(UnavailableError):
+    """Another process writes to the folder; nothing was changed."""
+
+    code = "unavailable.stream_held"
+    path: str
+    """The folder."""
+    holder: str
+    """Process id and machine; empty if they can't be told."""
+
+    @override
+    def describe(self) -> str:
+        holder = f"process {self.holder}" if self.holder else "another process"
+        return (
+            f"{self.path} is written to by {holder}: end that one, or give this one a folder "
+            "of its own; --take-over takes the folder away from it"
+        )
 
 
 class ChangesUnavailableError(UnavailableError):

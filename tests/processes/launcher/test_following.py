@@ -63,6 +63,15 @@ def test_a_stream_ends_with_the_job_and_has_all_that_it_changed(
     assert following.stderr is not None
     begun = next((line for line in following.stderr if "serving.stream_begun" in line), "")
     assert begun, "it has ended"
+    second = subprocess.run(
+        tied([*command, "--job=followed"]),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert second.returncode == 1
+    assert f"stream is written to by process {following.pid} on" in second.stderr
     (tmp_path / "goes_on").touch()
 
     assert launched.read_to_end() == 0, launched.text

@@ -19,7 +19,7 @@ from paramfleet_shared.files.addresses import Address
 from paramfleet_shared.files.regular_files import replaced
 from paramfleet_shared.system.clock import Clock
 
-__all__ = ["LOCK_WAIT_S", "StreamDisk"]
+__all__ = ["LOCK_WAIT_S", "StreamDisk", "opened_lock"]
 
 LOCK_WAIT_S = 10.0
 """How long a writer waits for another process that publishes."""
@@ -103,7 +103,7 @@ class StreamDisk:
             yield
             return
         self.make_folder(path.parent)
-        descriptor = _opened_lock(path)
+        descriptor = opened_lock(path)
         try:
             self._wait_for_lock(descriptor, path, clock)
             yield
@@ -143,7 +143,7 @@ class StreamDisk:
             os.close(folder)
 
 
-def _opened_lock(path: Path) -> int:
+def opened_lock(path: Path) -> int:
     """Open a lock's file, which is made if it is missing; nothing is written to it.
 
     Raises:

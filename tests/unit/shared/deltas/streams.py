@@ -18,7 +18,7 @@ from paramfleet_shared.deltas.writer import StreamWriter
 from paramfleet_shared.tables.spec import InitializerSpec
 from paramfleet_shared.testing.clock import FakeClock
 
-KEPT = {"stream.json", "stream.lock", "bases.lock"}
+KEPT = {"stream.json", "stream.lock", "bases.lock", "writer.lock"}
 TABLES = (
     StreamTable(name="words", dim=3, seed=5, initializer=InitializerSpec(kind="uniform")),
     StreamTable(name="users/a b", dim=1, storage="float16", zero_unknown=True),

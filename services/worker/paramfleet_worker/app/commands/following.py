@@ -12,6 +12,7 @@ import click
 
 from paramfleet_serving.jobs.exporting import Exporter, ExportPlan
 from paramfleet_serving.jobs.finding import found_settings
+from paramfleet_shared.deltas.stored.holding import held_for_writing
 from paramfleet_shared.deltas.writer import StreamWriter
 from paramfleet_shared.settings.cli import BoundedCommand, echo
 from paramfleet_shared.settings.config import read_environment
@@ -49,7 +50,13 @@ SECONDS = click.FloatRange(min=0.01, max=1e6)
 @click.option(
     "--stay", "stays", is_flag=True, help="Wait for another run when the job has ended."
 )
-def follow(folder: Path, *, job: str | None, redis: str | None, keep: int, **plan: Any) -> None:
+@click.option(
+    "--take-over", "takes_over", is_flag=True,
+    help="Take DIR from the process that writes to it; else that is named, and this one ends.",
+)  # fmt: skip
+def follow(
+    folder: Path, *, job: str | None, redis: str | None, takes_over: bool, **plan: Any
+) -> None:
     """Write what a running job changes to the stream in DIR, until the job ends.
 
     It begins with a base of all rows. The pservers are asked; the training waits for nothing.
@@ -64,12 +71,13 @@ def follow(folder: Path, *, job: str | None, redis: str | None, keep: int, **pla
             raise NoJobError(job=job or "", running=running)
         setup_logging("serving", level="INFO", log_format=found.settings.log_format)
         clock = SystemClock()
-        writer = StreamWriter(folder, clock=clock, keep_bases=keep)
+        writer = StreamWriter(folder, clock=clock, keep_bases=plan.pop("keep"))
         told = _Told()
         is_here = found.folder is not None
         find = partial(found_settings, found.settings) if is_here else lambda: found.settings
         exporter = Exporter(find, writer, ExportPlan(**plan), clock=clock, progress=told)
-        is_stopped = asyncio.run(_until_stopped(exporter))
+        with held_for_writing(folder, clock, takes_over=takes_over):
+            is_stopped = asyncio.run(_until_stopped(exporter))
         moment = datetime.fromtimestamp(told.moment, UTC).isoformat(timespec="milliseconds")
         until = f", all until {moment}" if told.moment else ""
         echo(f"{folder}: {counted(told.number, 'change')} published{until}", err=True)
