@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from tests.integration.pserver.following import until
 
+from paramfleet_pserver.core.limits import TableLimits
 from paramfleet_pserver.following import feed, feeds
 from paramfleet_serving.jobs.feed import JobFeed
 from paramfleet_shared.errors.following import FeedOverError, TooManyReadersError
@@ -20,6 +22,7 @@ from paramfleet_shared.settings.config import JobSettings
 from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
 from paramfleet_shared.testing.patience import LATE_S
+from paramfleet_shared.values.amounts import Memory
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -462,3 +465,50 @@ async def test_dense_tables_say_which_parameters_they_hold(start_servers: Start)
     _, _, reader = await trained(start_servers)
     specs = [TableSpec.from_wire(table["spec"]) for table in reader.tables]
     assert [spec.parameters for spec in specs if spec.kind == "dense"] == [DENSE.parameters]
+
+
+async def test_a_reader_without_memory_begins_anew_and_the_training_goes_on(
+    start_servers: Start,
+) -> None:
+    free = [1 << 39]
+    memory = partial(_memory, free)
+    cluster, worker, reader = await trained(start_servers, limits=TableLimits(), memory=memory)
+    free[0] = _KEPT + (1 << 33)  # enough for rows, and none of it for readers
+    await worker.push({"rows": ones(range(500_000))}, step=1)
+
+    with pytest.raises(FeedOverError, match="more memory than the pserver has for readers"):
+        await reader.change()
+    assert cluster.routes[0].facts()["readers"][0]["bytes"] == 0
+
+    free[0] = 1 << 39
+    await reader.begin()
+    await worker.push({"rows": ones([5])}, step=2)
+    await reader.read_all(count=feeds.MAX_PLACES)
+    await reader.change()
+    assert len(reader.rows) == 500_000
+
+
+async def test_readers_lose_what_is_kept_before_rows_are_refused(start_servers: Start) -> None:
+    free, others = [1 << 39], list[Any]()
+
+    def memory() -> Memory:
+        """Say that what readers keep is the last that there was."""
+        kept = others[0].routes[0].facts()["readers"][0]["bytes"] if others else 0
+        return Memory(total=1 << 40, free=free[0] - (kept << 20))
+
+    cluster, worker, reader = await trained(start_servers, limits=TableLimits(), memory=memory)
+    await worker.push({"rows": ones(range(100_000))}, step=1)
+    others.append(cluster)
+    free[0] = _KEPT + (1 << 33)
+
+    await worker.push({"rows": ones(range(100_000, 400_000))}, step=2)
+
+    with pytest.raises(FeedOverError, match="for readers"):
+        await reader.change()
+
+
+_KEPT = round((1 << 40) * (1 - TableLimits().memory_share))
+
+
+def _memory(free: list[int]) -> Memory:
+    return Memory(total=1 << 40, free=free[0])

@@ -7,9 +7,12 @@ from paramfleet_shared.errors.tables import TableLimitError, TableMemoryError
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.values.amounts import Memory
 
-__all__ = ["TableLimits", "check_bytes", "check_tables", "dense_bytes"]
+__all__ = ["TableLimits", "check_bytes", "check_tables", "dense_bytes", "is_for_readers"]
 
 _FLOAT_BYTES = 4
+
+_READERS_PART = 32
+"""Of the memory: readers leave one such part free beside what the tables leave."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,3 +92,12 @@ def check_bytes(
             total=memory.total,
             kept=kept,
         )
+
+
+def is_for_readers(num_bytes: int, *, limits: TableLimits, memory: Memory) -> bool:
+    """Return whether ids that readers have yet to read may take so many bytes more.
+
+    They end before the tables do: a reader can begin anew, and what trains can't.
+    """
+    kept = round(memory.total * (1.0 - limits.memory_share)) + memory.total // _READERS_PART
+    return num_bytes <= memory.free - kept

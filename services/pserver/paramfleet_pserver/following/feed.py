@@ -59,21 +59,26 @@ class DenseValues(NamedTuple):
 
 
 class _BlockFeed:
-    """What is to be read of one block. Its owner's thread uses all but ``block``."""
+    """What is to be read of one block. Its owner's thread uses all but ``touched``'s facts.
 
-    def __init__(self, block: Block) -> None:
+    Args:
+        block: Which.
+        touched: Gets the ids that change.
+    """
+
+    def __init__(self, block: Block, touched: TouchedIds) -> None:
         self.block = block
-        self._touched = TouchedIds()
+        self.touched = touched
         self._answered: NDArray[np.int64] = np.empty(0, np.int64)
         self.scan: RowScan | None = None
         """What goes through the rows that there were when it began."""
 
     def begin(self) -> None:
-        self.block.rows.follow(self._touched)
+        self.block.rows.follow(self.touched)
         self.scan = self.block.rows.scan()
 
     def end(self) -> None:
-        self.block.rows.unfollow(self._touched)
+        self.block.rows.unfollow(self.touched)
         self.end_scan()
 
     def scanned(
@@ -99,17 +104,17 @@ class _BlockFeed:
         """
         self.end_scan()  # who asks what changed has all rows
         if again:
-            self._touched.note(self._answered)
+            self.touched.note(self._answered)
         if begins or again:
-            self._touched.settle()
+            self.touched.settle()
         rows = self.block.rows
-        ids = self._answered = self._touched.take(most)
+        ids = self._answered = self.touched.take(most)
         has_row = rows.find(ids) >= 0
         there = np.ascontiguousarray(ids[has_row])
         values = np.empty((len(there), rows.spec.dim), np.float32)
         rows.pull(there, values, create=False)
         changes = TableChanges(rows.spec.name, there, values, ids[~has_row])
-        return changes, self._touched.num_settled
+        return changes, self.touched.num_settled
 
 
 class Feed:
@@ -134,7 +139,7 @@ class Feed:
         """What is followed."""
         self._parts = {table.spec.name: _parts_of(table) for table in self.tables}
         self._by_block = {
-            (table.spec.name, index): _BlockFeed(block)
+            (table.spec.name, index): _BlockFeed(block, store.readers.touched())
             for table in self.tables
             if isinstance(table, SparseTable)
             for index, block in enumerate(table.blocks)
@@ -143,6 +148,8 @@ class Feed:
 
     def hindrance(self) -> str:
         """Return why it can't be gone on with; empty if it can."""
+        if self.is_lost:
+            return "what changed since took more memory than the pserver has for readers"
         if {table.spec.name for table in self._store} != self._parts.keys():
             return "there are other tables now"
         for name, parts in self._parts.items():
@@ -150,12 +157,24 @@ class Feed:
                 return f"table {name} was loaded anew"
         return ""
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether what changed could not be kept."""
+        return any(each.touched.is_lost for each in self._feeds)
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the memory of what is kept."""
+        return sum(each.touched.num_bytes for each in self._feeds)
+
     async def begin(self) -> None:
         """Note what changes from now on."""
         await self._owners.run([Job(each.block.owner, 0, each.begin) for each in self._feeds])
 
     async def end(self) -> None:
         """Note nothing any more."""
+        for each in self._feeds:
+            self._store.readers.end(each.touched)
         await self._owners.run([Job(each.block.owner, 0, each.end) for each in self._feeds])
 
     async def rows(

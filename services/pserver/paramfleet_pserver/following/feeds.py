@@ -3,7 +3,8 @@
 A reader begins a feed, reads all rows, some places at a time, and then asks again and again
 what changed since. Rows that change while it reads all are among the first changes, so together
 they are the tables as they were at the last answer. A reader changes nothing here, and nobody
-waits for one: who is silent for too long begins anew.
+waits for one: who is silent for too long, or has more to read than there is memory for, begins
+anew.
 
 All requests may be repeated.
 """
@@ -144,6 +145,7 @@ class Feeds:
                 raise MalformedMessageError(where="feed_changes field 'have'", rule=rule)
             is_last = self._is_settling and begins
             changes, left = await feed.changes(have=have, begins=begins)
+            self._refuse_over(fields, feed)  # it may have been lost meanwhile
             is_last = is_last and not left
             dense = await feed.dense(marks) if wants or is_last else []
             feed.asked_at = self._clock.monotonic()
@@ -180,6 +182,7 @@ class Feeds:
                 "reader": reader,
                 "answers": feed.answers,
                 "silent_s": round(now - feed.asked_at, 3),
+                "bytes": feed.num_bytes,
             }
             for reader, feed in self._feeds.items()
         ]
@@ -209,10 +212,18 @@ class Feeds:
         feed = self._feeds.get(reader)
         if feed is None or feed.number != number:
             raise FeedOverError(reader=reader, reason="its feed isn't kept here")
-        if reason := feed.hindrance():
-            raise FeedOverError(reader=reader, reason=reason)
+        self._refuse_over(fields, feed)
         feed.asked_at = self._clock.monotonic()
         return feed
+
+    def _refuse_over(self, fields: Fields, feed: Feed) -> None:
+        """Pass if a feed can be gone on with.
+
+        Raises:
+            FeedOverError: if it can't.
+        """
+        if reason := feed.hindrance():
+            raise FeedOverError(reader=read_name(fields, "reader"), reason=reason)
 
     async def _end(self, reader: str) -> None:
         feed = self._feeds.pop(reader, None)
@@ -223,7 +234,7 @@ class Feeds:
         """End a feed, unless its reader has asked again, or begun another one, meanwhile."""
         async with self._turns.setdefault(reader, asyncio.Lock()):
             is_silent = self._clock.monotonic() - feed.asked_at > SILENCE_S
-            if self._feeds.get(reader) is feed and is_silent:
+            if self._feeds.get(reader) is feed and (is_silent or feed.is_lost):
                 await self._end(reader)
                 self._turns.pop(reader, None)
 
@@ -237,8 +248,10 @@ class Feeds:
         self._alarm = None
         now = self._clock.monotonic()
         for reader, feed in list(self._feeds.items()):
-            if now - feed.asked_at > SILENCE_S:
-                log.info("pserver.feed_silent", extra={"reader": reader})
+            is_silent = now - feed.asked_at > SILENCE_S
+            if is_silent or feed.is_lost:
+                event = "pserver.feed_silent" if is_silent else "pserver.feed_lost"
+                log.info(event, extra={"reader": reader})
                 ending = asyncio.get_running_loop().create_task(self._end_silent(reader, feed))
                 self._ending.add(ending)
                 ending.add_done_callback(self._ending.discard)

@@ -2,8 +2,14 @@
 
 from collections.abc import Callable, Iterable, Iterator
 
-from paramfleet_pserver.core.limits import TableLimits, check_bytes, check_tables
+from paramfleet_pserver.core.limits import (
+    TableLimits,
+    check_bytes,
+    check_tables,
+    is_for_readers,
+)
 from paramfleet_pserver.tables.blocks import NewShard, in_memory, make_blocks
+from paramfleet_pserver.tables.reader_room import ReaderRoom
 from paramfleet_pserver.tables.table import DenseTable, SparseTable, Table
 from paramfleet_shared.discovery.placement import range_of_shard
 from paramfleet_shared.errors.served import UnknownTableError
@@ -51,6 +57,8 @@ class TableStore:
             for i in range(num_owners)
         ]
         self._tables: dict[str, Table] = {}
+        self.readers = ReaderRoom(self._has_room_for_readers)
+        """What is kept for those that follow the tables."""
 
     def __iter__(self) -> Iterator[Table]:
         return iter(tuple(self._tables.values()))  # others may come between two of them
@@ -138,18 +146,36 @@ class TableStore:
     def check_memory(self, table: str, arithmetic: str, num_bytes: int) -> None:
         """Refuse bytes that there is no memory for; any thread may ask.
 
+        Readers lose what is kept for them before anything is refused.
+
+        Raises:
+            TableMemoryError: with the arithmetic.
+        """
+        try:
+            self._check_bytes(table, arithmetic, num_bytes)
+        except TableMemoryError:
+            if not self.readers.give_up():
+                raise
+            self._check_bytes(table, arithmetic, num_bytes)
+
+    def has_room(self, table: str, num_bytes: int) -> bool:
+        """Return whether there is memory for a copy of so many bytes of a table."""
+        try:
+            self._check_bytes(table, f"a copy of {num_bytes:,} bytes", num_bytes)
+        except TableMemoryError:
+            return False
+        return True
+
+    def _check_bytes(self, table: str, arithmetic: str, num_bytes: int) -> None:
+        """Refuse bytes that there is no memory for.
+
         Raises:
             TableMemoryError: with the arithmetic.
         """
         check_bytes(table, arithmetic, num_bytes, limits=self._limits, memory=self._memory())
 
-    def has_room(self, table: str, num_bytes: int) -> bool:
-        """Return whether there is memory for a copy of so many bytes of a table."""
-        try:
-            self.check_memory(table, f"a copy of {num_bytes:,} bytes", num_bytes)
-        except TableMemoryError:
-            return False
-        return True
+    def _has_room_for_readers(self, num_bytes: int) -> bool:
+        return is_for_readers(num_bytes, limits=self._limits, memory=self._memory())
 
     def build(self, spec: TableSpec) -> SparseTable | DenseTable:
         """Return a new table with this server's shards, not yet in the store.

@@ -1,6 +1,7 @@
 """Ids that a reader of a shard has yet to read."""
 
 import numpy as np
+import pytest
 
 from paramfleet_shared.tables.rows import touched
 from paramfleet_shared.tables.rows.touched import TouchedIds
@@ -91,3 +92,46 @@ def test_a_shard_notes_all_that_changes_comes_or_goes_and_nothing_that_is_read()
     shard.unfollow(reader)
     shard.remove(ids_of(1))
     assert not len(reader)
+
+
+def test_ids_that_there_is_no_memory_for_are_lost_and_no_error() -> None:
+    asked: list[int] = []
+
+    def has_room(num_bytes: int) -> bool:
+        asked.append(num_bytes)
+        return len(asked) < 3
+
+    reader = TouchedIds(has_room)
+    while not reader.is_lost:
+        reader.note(np.arange(touched.MERGE_AT // 2, dtype=np.int64) + reader.num_bytes)
+
+    assert len(asked) == 3
+    assert all(each > 8 * touched.MERGE_AT for each in asked), "more than is kept at once"
+    assert reader.num_bytes == 0
+    reader.note(ids_of(1))
+    assert taken(reader) == []
+    assert len(asked) == 3
+
+
+def test_a_lack_of_memory_at_a_merge_loses_the_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(pieces: list[np.ndarray]) -> np.ndarray:
+        raise MemoryError
+
+    monkeypatch.setattr(touched, "_once", refuse)
+    one, other = TouchedIds(), TouchedIds()
+    one.note(np.arange(touched.MERGE_AT + 1))
+    other.note(ids_of(1))
+
+    assert taken(other) == []
+    assert (one.is_lost, other.is_lost) == (True, True)
+
+
+def test_what_is_lost_is_kept_no_longer() -> None:
+    reader = TouchedIds()
+    reader.note(ids_of(1, 2))
+    reader.settle()
+    reader.note(ids_of(3))
+
+    reader.lose()
+
+    assert (reader.num_bytes, taken(reader)) == (0, [])
