@@ -13,6 +13,7 @@ from tests.integration.pserver.following import until
 
 from paramfleet_pserver.core.limits import TableLimits
 from paramfleet_pserver.following import feed, feeds
+from paramfleet_serving.jobs.assembling import Assembly
 from paramfleet_serving.jobs.feed import JobFeed
 from paramfleet_shared.errors.following import FeedOverError, TooManyReadersError
 from paramfleet_shared.errors.served import TablesNotDeclaredError, UnknownTableError
@@ -465,6 +466,100 @@ async def test_dense_tables_say_which_parameters_they_hold(start_servers: Start)
     _, _, reader = await trained(start_servers)
     specs = [TableSpec.from_wire(table["spec"]) for table in reader.tables]
     assert [spec.parameters for spec in specs if spec.kind == "dense"] == [DENSE.parameters]
+
+
+async def test_a_large_dense_table_comes_in_several_answers(
+    start_servers: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "MOST_DENSE", 100)
+    cluster = await start_servers(2)
+    worker = cluster.worker()
+    large = TableSpec(name="large", kind="dense", size=1234)
+    small = TableSpec(name="small", kind="dense", size=30)
+    await worker.declare(ROWS, small, large)
+    before = np.random.default_rng(1).normal(size=1234).astype(np.float32)
+    await worker.push({"large": before, "small": np.ones(30, np.float32)})
+    sizes: list[int] = []
+    taken = Assembly.take
+
+    def take(self: Assembly, answer: Message) -> Any:
+        dense = [each for name, each in answer.tensors.items() if name.startswith("dense.")]
+        sizes.append(sum(map(len, dense)))
+        return taken(self, answer)
+
+    monkeypatch.setattr(Assembly, "take", take)
+    reading = JobFeed(
+        cluster.placement,
+        reader="reader",
+        settings=JobSettings(insecure=True),
+        clock=SystemClock(),
+    )
+    await reading.begin()
+
+    change = await reading.changes(dense=True)
+
+    assert max(sizes) <= 100
+    assert sum(sizes) == 1264
+    np.testing.assert_array_equal(change.dense["large"], await worker.pull("large"))
+    np.testing.assert_array_equal(change.dense["small"], await worker.pull("small"))
+    assert not (await reading.changes(dense=True)).dense, "nothing has changed since"
+    await worker.push({"large": before, "small": np.zeros(30, np.float32)}, step=1)
+    change = await reading.changes(dense=True)
+    np.testing.assert_array_equal(change.dense["large"], await worker.pull("large"))
+    await reading.close()
+
+
+async def test_what_changes_between_two_answers_of_a_dense_table_comes_next_time(
+    start_servers: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "MOST_DENSE", 4)
+    _, worker, reader = await trained(start_servers)
+    ask = {"have": 0, "dense": {}, "with_dense": True, "begins": True}
+    first = await reader.ask("feed_changes", **ask, dense_at={})
+    (about,) = first.fields["dense"]
+    assert (about["left"], len(first.tensors["dense.0"])) == (2, 4)
+    await worker.push({"dense_0": np.ones(6, np.float32)}, step=1)
+
+    ask["have"] = first.fields["number"]
+    at = {"dense_0": [about["mark"], 4]}
+    rest = await reader.ask("feed_changes", **ask, dense_at=at)
+    ask |= {
+        "have": rest.fields["number"],
+        "dense": {"dense_0": rest.fields["dense"][0]["mark"]},
+    }
+    again = await reader.ask("feed_changes", **ask, dense_at={})
+
+    assert (rest.fields["dense"][0]["left"], rest.fields["dense"][0]["start"]) == (0, 4)
+    assert again.fields["dense"], "what was read first is older than what changed"
+    with pytest.raises(MalformedMessageError, match="dense_at"):
+        await reader.ask("feed_changes", **ask, dense_at={"dense_0": [1, 7]})
+
+
+async def test_the_last_answer_has_all_of_a_large_dense_table(
+    start_servers: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "MOST_DENSE", 2)
+    monkeypatch.setattr(feeds, "SETTLE_S", LATE_S)
+    monkeypatch.setattr(feeds, "ASKS_S", LATE_S)
+    cluster, worker, _ = await trained(start_servers)
+    reading = JobFeed(
+        cluster.placement,
+        reader="other",
+        settings=JobSettings(insecure=True),
+        clock=SystemClock(),
+    )
+    await reading.begin()
+    await worker.push({"dense_0": np.ones(6, np.float32)}, step=1)
+    settling = asyncio.get_running_loop().create_task(cluster.routes[0].settle_readers())
+    await asyncio.sleep(0)
+
+    change = await reading.changes(dense=False)
+
+    assert reading.has_ended
+    values = np.concatenate([change.dense["a.weight"].reshape(-1), change.dense["a.bias"]])
+    np.testing.assert_array_equal(values, await worker.pull("dense_0"))
+    settling.cancel()
+    await reading.close()
 
 
 async def test_a_reader_without_memory_begins_anew_and_the_training_goes_on(

@@ -71,7 +71,7 @@ def test_random_answers_make_what_a_dict_does() -> None:
 def test_dense_parts_become_parameters_by_name() -> None:
     dense = DenseVectors([DENSE, FLAT])
     made = Assembly(SPECS, dense)
-    assert made.take(answer({}, [], [("dense_0", 7, 0, [1, 2, 3])])) == {"dense_0": 7}
+    assert made.take(answer({}, [], [("dense_0", 7, 0, [1, 2, 3])])) == ({"dense_0": 7}, {})
     made.take(answer({}, [], [("dense_0", 4, 3, [4, 5, 6]), ("dense_1", 1, 0, [7, 8, 9])]))
 
     found = made.change(1.0).dense

@@ -29,9 +29,14 @@ __all__ = ["MOST_BYTES", "DenseValues", "Feed", "TableChanges"]
 MOST_BYTES = 4 << 20
 """Of rows in one answer, about: a few milliseconds of an owner."""
 
+MOST_DENSE = 1 << 23
+"""Values of dense tables in one answer: 32 MiB, of the 256 that a message may have."""
 
 _VALUES_AT_ONCE = 1 << 22
 """Of a dense table: some milliseconds of its owner. Those of one step, where they are all."""
+
+
+_NO_VALUES = np.empty(0, np.float32)
 
 
 class TableChanges(NamedTuple):
@@ -56,6 +61,8 @@ class DenseValues(NamedTuple):
     """Place of the first one in the table."""
     values: NDArray[np.float32]
     """[m]"""
+    left: int
+    """How many of the table's are to be asked for, behind these."""
 
 
 class _BlockFeed:
@@ -228,30 +235,50 @@ class Feed:
             num_left += left
         return found, num_left
 
-    async def dense(self, marks: Mapping[str, int]) -> list[DenseValues]:
-        """Return the values of dense tables that have changed.
+    async def dense(
+        self,
+        marks: Mapping[str, int],
+        places: Mapping[str, tuple[int, int]],
+        *,
+        most: int | None,
+    ) -> list[DenseValues]:
+        """Return the values of dense tables that have changed, some at a time.
 
         Args:
             marks: Of those that the reader has, by table.
+            places: Of tables of which it has the first ones: the mark of these, and the place
+                of the next one.
+            most: How many values; None for all.
         """
-        found = []
+        found, room = list[DenseValues](), most
         for table in self.tables:
-            if isinstance(table, DenseTable):
-                mark = table.range.num_changes  # older than the values, at most
-                if mark != marks.get(table.spec.name):
-                    values = await self._values(table)
-                    found.append(DenseValues(table.spec.name, mark, table.start, values))
+            if not isinstance(table, DenseTable):
+                continue
+            name, mark, place = table.spec.name, table.range.num_changes, table.start
+            if name in places:
+                mark, place = places[name]
+            elif mark == marks.get(name):
+                continue
+            left = table.start + table.num_rows - place
+            num = left if room is None else min(left, room)
+            if num or not left:
+                values = await self._values(table, place - table.start, num)
+                # The mark is older than the values, at most.
+                found.append(DenseValues(name, mark, place, values, left - num))
+                room = None if room is None else room - num
+            elif left:
+                found.append(DenseValues(name, mark, place, _NO_VALUES, left))
         return found
 
-    async def _values(self, table: DenseTable) -> NDArray[np.float32]:
-        values = np.empty(table.num_rows, np.float32)
-        for start in range(0, table.num_rows, _VALUES_AT_ONCE):
-            where = slice(start, start + _VALUES_AT_ONCE)
+    async def _values(self, table: DenseTable, start: int, num: int) -> NDArray[np.float32]:
+        values = np.empty(num, np.float32)
+        for at in range(0, num, _VALUES_AT_ONCE):
+            stop = min(at + _VALUES_AT_ONCE, num)
 
-            def copy(where: slice = where) -> None:
-                values[where] = table.range.values[where]
+            def copy(at: int = at, stop: int = stop) -> None:
+                values[at:stop] = table.range.values[start + at : start + stop]
 
-            await self._owners.run([table.job(copy, num_values=_VALUES_AT_ONCE)])
+            await self._owners.run([table.job(copy, num_values=stop - at)])
         return values
 
     async def _read(

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from paramfleet_pserver.following import feed as feeding
 from paramfleet_pserver.following.feed import DenseValues, Feed, TableChanges
 from paramfleet_pserver.following.messages import read_name
 from paramfleet_pserver.requests.fields import Fields
 from paramfleet_pserver.tables.owners import Owners
-from paramfleet_pserver.tables.table import SparseTable, Table
+from paramfleet_pserver.tables.table import DenseTable, SparseTable, Table
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.errors.following import FeedOverError, TooManyReadersError
 from paramfleet_shared.net.rpc.server import Request
@@ -147,7 +148,13 @@ class Feeds:
             changes, left = await feed.changes(have=have, begins=begins)
             self._refuse_over(fields, feed)  # it may have been lost meanwhile
             is_last = is_last and not left
-            dense = await feed.dense(marks) if wants or is_last else []
+            dense = list[DenseValues]()
+            if wants or is_last:
+                in_pieces = fields.has("dense_at")
+                places = _places_of(fields, feed) if in_pieces else {}
+                most = feeding.MOST_DENSE if in_pieces else None
+                dense = await feed.dense(marks, places, most=most)
+            is_last = is_last and not any(each.left for each in dense)
             feed.asked_at = self._clock.monotonic()
         about = {"number": feed.answers, "left": left, "last": is_last}
         return _changes_message(about, changes, dense)
@@ -278,6 +285,27 @@ def _marks_of(fields: Fields) -> Mapping[str, int]:
     return marks
 
 
+def _places_of(fields: Fields, feed: Feed) -> Mapping[str, tuple[int, int]]:
+    """Return up to where a reader has dense tables that it hasn't read to their end.
+
+    Raises:
+        MalformedMessageError: if they aren't a mark and a place here, by table.
+    """
+    found = dict[str, tuple[int, int]]()
+    known = {each.spec.name: each for each in feed.tables if isinstance(each, DenseTable)}
+    for name, value in fields.map("dense_at").items():
+        table, is_pair = known.get(name), type(value) is list and len(value) == 2
+        if table is None or not is_pair or any(type(each) is not int for each in value):
+            rule = "must be a mark and a place by dense table"
+            raise MalformedMessageError(where="feed_changes field 'dense_at'", rule=rule)
+        mark, place = value
+        if not table.start <= place <= table.start + table.num_rows:
+            rule = f"must be places of table {name!r} here"
+            raise MalformedMessageError(where="feed_changes field 'dense_at'", rule=rule)
+        found[name] = mark, place
+    return found
+
+
 def _changes_message(
     about: Mapping[str, Any], changes: list[TableChanges], dense: list[DenseValues]
 ) -> Message:
@@ -294,6 +322,7 @@ def _changes_message(
             }
     values = []
     for index, of in enumerate(dense):
-        values.append({"table": of.table, "mark": of.mark, "start": of.start})
+        about_it = {"table": of.table, "mark": of.mark, "start": of.start, "left": of.left}
+        values.append(about_it)
         tensors[f"dense.{index}"] = of.values
     return Message(fields={**about, "parts": parts, "dense": values}, tensors=tensors)

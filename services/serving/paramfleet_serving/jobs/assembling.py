@@ -4,7 +4,7 @@ Shape legend: n = rows, m = removed rows, D = row width.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,14 @@ from paramfleet_shared.errors import IntegrityError
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message
 from paramfleet_shared.tables.spec import TableSpec
 
-__all__ = ["Assembly", "DenseVectors", "TablesDifferError", "check_same_tables", "read_rows"]
+__all__ = [
+    "Assembly",
+    "DenseVectors",
+    "TablesDifferError",
+    "Taken",
+    "check_same_tables",
+    "read_rows",
+]
 
 
 class TablesDifferError(IntegrityError):
@@ -57,6 +64,15 @@ def read_rows(
             where=f"tensors '{prefix}ids' and '{prefix}rows'", rule=rule
         )
     return ids, rows
+
+
+class Taken(NamedTuple):
+    """What an answer has of dense tables."""
+
+    marks: dict[str, int]
+    """Of those that are whole now, by table."""
+    places: dict[str, list[int]]
+    """Of the others: the mark of what came, and the place of the next value."""
 
 
 class DenseVectors:
@@ -118,8 +134,8 @@ class Assembly:
         self._pieces = dict[str, list[TableChange]]()
         self._touched = set[str]()
 
-    def take(self, answer: Message) -> dict[str, int]:
-        """Take an answer to ``feed_changes``; return the marks of its dense tables.
+    def take(self, answer: Message) -> "Taken":
+        """Take an answer to ``feed_changes``; return what it has of dense tables.
 
         Raises:
             MalformedMessageError: if it isn't one.
@@ -137,7 +153,7 @@ class Assembly:
             if removed is None or removed.dtype != np.int64 or removed.ndim != 1:
                 raise MalformedMessageError(where=where, rule="removed must be int64 [m]")
             self._pieces.setdefault(spec.name, []).append(TableChange(ids, rows, removed))
-        marks = dict[str, int]()
+        taken = Taken({}, {})
         for index, part in enumerate(dense):
             values = answer.tensors.get(f"dense.{index}")
             if type(part) is not dict or values is None:
@@ -145,10 +161,16 @@ class Assembly:
             table, start, mark = part.get("table"), part.get("start"), part.get("mark")
             if type(table) is not str or type(start) is not int or type(mark) is not int:
                 raise MalformedMessageError(where=where, rule="must say which dense values")
+            left = part.get("left", 0)
+            if type(left) is not int or left < 0:
+                raise MalformedMessageError(where=where, rule="must say how many are left")
             self._dense.put(table, start, values)
-            marks[table] = mark
-            self._touched.add(table)
-        return marks
+            if left:
+                taken.places[table] = [mark, start + len(values)]
+            else:
+                taken.marks[table] = mark
+                self._touched.add(table)
+        return taken
 
     def change(self, moment: float) -> Change:
         """Return all that was taken.

@@ -62,6 +62,8 @@ class _Server:
         self.feed = 0
         self.have = 0
         self.marks: dict[str, int] = {}
+        self.places: dict[str, list[int]] = {}
+        """Of dense tables that came in part: the mark of that, and the next place."""
         self.blocks: dict[str, int] = {}
         self.has_ended = False
 
@@ -216,19 +218,23 @@ class JobFeed:
             FleetError: why it doesn't answer.
         """
         left: int | None = None
-        while left is None or left > 0:
+        while left is None or left > 0 or server.places:
             fields = {
                 "have": server.have,
-                "begins": left is None,
+                "begins": not left,
                 "dense": server.marks,
-                "with_dense": dense,
+                "with_dense": dense or bool(server.places),
+                "dense_at": server.places,
             }
             answer = await self._ask(server, "feed_changes", fields)
             number, left = answer.fields.get("number"), answer.fields.get("left")
             if type(number) is not int or type(left) is not int:
                 rule = "must be numbers"
                 raise MalformedMessageError(where="fields 'number' and 'left'", rule=rule)
-            server.marks = {**server.marks, **self._assembly.take(answer)}
+            taken = self._assembly.take(answer)
+            server.marks = {**server.marks, **taken.marks}
+            rest = {n: each for n, each in server.places.items() if n not in taken.marks}
+            server.places = {**rest, **taken.places}
             server.have, dense = number, False
             server.has_ended = answer.fields.get("last") is True
         if server.has_ended:
