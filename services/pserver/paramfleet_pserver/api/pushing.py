@@ -206,13 +206,10 @@ async def remove_rows(
         TablesDamagedError: if a change was applied in part, this one or one before.
         StepBegunError: in sync, if a worker has pushed the step in progress.
     """
-    command = Remove(remove)
     if training.journal is not None:  # a server that went on from its disk may be steps behind
         await training.waits.wait(remove.step, deadline=request.deadline)
     hold = Hold(holding, remove.identity, request.deadline)
-    await admit(partial(training.machine.judge, command), owners, hold)
-    outcome = training.execute(command)
-    await until_applied(training, outcome)
+    outcome = await _change_rows(training, owners, Remove(remove), hold)
     assert outcome.removal is not None, "of a removal"
     return outcome.removal.num_rows
 
@@ -238,10 +235,26 @@ async def discount_rows(
     Raises:
         TablesDamagedError: if a change was applied in part, this one or one before.
     """
-    command = Discount(discount)
     hold = Hold(holding, discount.identity, request.deadline)
+    await _change_rows(training, owners, Discount(discount), hold)
+
+
+async def _change_rows(
+    training: Training, owners: Owners, command: Remove | Discount, hold: Hold
+) -> Outcome:
+    """Execute a change that makes no rows, and return when it is applied.
+
+    Cancellation: what was begun is applied all the same.
+
+    Raises:
+        TablesDamagedError: if a change was applied in part, this one or one before.
+        StepBegunError: in sync, if rows are to be removed and a worker has pushed the step in
+            progress.
+    """
     await admit(partial(training.machine.judge, command), owners, hold)
-    await until_applied(training, training.execute(command))
+    outcome = training.execute(command)
+    await until_applied(training, outcome)
+    return outcome
 
 
 async def until_applied(training: Training, outcome: Outcome) -> None:

@@ -190,14 +190,14 @@ def push_rows(block: SparseShard, parts: list[SparsePart], lr: float, step: int)
     unscaled = block.spec.num_unscaled
     if len(parts) > 1:
         ids = np.concatenate([part.ids for part in parts])
-        rows = np.concatenate([_numbers(part, unscaled) for part in parts])
+        rows = np.concatenate([numbers_of(part, unscaled) for part in parts])
         now = max(part.now for part in parts)
         block.push(ids, rows, lr=lr, step=step, now=now)
         return
     part = parts[0]
     as_sent = part.scale == 1.0 and part.weights is None
     direct = part.unique and as_sent and CODECS[part.wire].direct
-    rows = part.rows.rows if direct else _numbers(part, unscaled)
+    rows = part.rows.rows if direct else numbers_of(part, unscaled)
     block.push(part.ids, rows, lr=lr, step=step, unique=part.unique, now=part.now)
 
 
@@ -208,9 +208,9 @@ def push_values(dense: DenseRange, parts: Sequence[DensePart], lr: float, step: 
         update.first = dense.is_untouched
 
     def sum_of(piece: slice) -> NDArray[np.float32]:
-        total = _numbers(parts[0].part(piece))
+        total = numbers_of(parts[0].part(piece))
         for part in parts[1:]:
-            total = total + _numbers(part.part(piece))
+            total = total + numbers_of(part.part(piece))
         return total
 
     dense.push_pieces(
@@ -252,11 +252,6 @@ def push_guarded_rows(
     push_rows(block, [part._replace(scale=stride.scale)], lr * share, step)
 
 
-def numbers_of(part: SparsePart, unscaled: int) -> NDArray[np.float32]:
-    """Return a part's numbers, scaled and weighed but for the first of each row: [n, D]."""
-    return _numbers(part, unscaled)
-
-
 def square_of(part: SparsePart, *, unscaled: int) -> float:
     """Return the squared length of all rows together, as they were sent.
 
@@ -287,7 +282,7 @@ def _square_of_values(part: DensePart) -> float:
     """Return the squared length of a range's numbers."""
     square = 0.0
     for piece in pieces_of(len(part.values.rows)):
-        values = _numbers(part.part(piece))
+        values = numbers_of(part.part(piece))
         square += float(np.dot(values, values))
     return square
 
@@ -311,7 +306,7 @@ def _part_of(values: Encoded, piece: slice) -> Encoded:
     return Encoded(values.rows[piece], values.scales[first:stop])
 
 
-def _numbers(part: SparsePart | DensePart, unscaled: int = 0) -> NDArray[np.float32]:
+def numbers_of(part: SparsePart | DensePart, unscaled: int = 0) -> NDArray[np.float32]:
     """Return a part's numbers as float32, scaled and weighed.
 
     Args:

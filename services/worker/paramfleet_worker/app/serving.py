@@ -1,8 +1,9 @@
 """What ``paramfleet serve --from job:NAME`` has of a job that runs on this machine."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from paramfleet_shared.files.job_folder import JobFolder, UnsafeFolderError, runtime_dir
+from paramfleet_serving.jobs.finding import launched_job
 from paramfleet_shared.settings.config import JobSettings, resolve
 
 __all__ = ["job_variables"]
@@ -25,18 +26,14 @@ def job_variables(arguments: Sequence[str], environment: Mapping[str, str]) -> d
     if not name:
         return {}
     settings = resolve(JobSettings, section="", arguments={}, environment=environment).value
-    try:
-        folder = JobFolder.find(runtime_dir(settings.runtime_dir), name)
-    except UnsafeFolderError:
+    job = launched_job(replace(settings, job=name))
+    if job is None:
         return {}
-    facts = None if folder is None else folder.facts()
-    if folder is None or facts is None:
-        return {}
-    found = {"PARAMFLEET_REDIS": facts.redis}
-    if facts.tls_dir:
-        found["PARAMFLEET_TLS_DIR"] = facts.tls_dir
-    elif folder.secret_file.exists() and "PARAMFLEET_SECRET" not in environment:
-        found["PARAMFLEET_SECRET_FILE"] = str(folder.secret_file)
+    found = {"PARAMFLEET_REDIS": job.redis}
+    if job.tls_dir:
+        found["PARAMFLEET_TLS_DIR"] = job.tls_dir
+    elif job.secret_file.exists() and "PARAMFLEET_SECRET" not in environment:
+        found["PARAMFLEET_SECRET_FILE"] = str(job.secret_file)
     return {each: value for each, value in found.items() if each not in environment}
 
 
