@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from paramfleet.config.errors import CallOrderError
@@ -29,20 +28,19 @@ from paramfleet.session.backends.resuming import (
 )
 from paramfleet.session.checkpoint.background import BackgroundSaves
 from paramfleet.session.checkpoint.cuts import ATTEMPTS
-from paramfleet.session.checkpoint.exports.chain import ExportChain
+from paramfleet.session.checkpoint.exports.chain import ExportChain, PickedHere
 from paramfleet.session.checkpoint.exports.modes import (
     BATCH_MODEL,
     NoBaseError,
     check_mode,
     kind_of_mode,
 )
+from paramfleet.session.checkpoint.exports.reading import sparse_tables, table_pieces
 from paramfleet.session.checkpoint.exports.writing import (
     Held,
     Pick,
-    Picked,
+    PickedByPservers,
     finish_export,
-    picked_of,
-    read_tables,
     write_rows,
 )
 from paramfleet.session.checkpoint.job_save import Beside, Chain, JobSave
@@ -82,7 +80,6 @@ from paramfleet_shared.checkpoint.cuts import Cut, SaveGoneError
 from paramfleet_shared.checkpoint.increments import Base
 from paramfleet_shared.checkpoint.manifest import (
     CheckpointWriteError,
-    FilePart,
     Manifest,
     write_manifest,
     write_part,
@@ -94,10 +91,10 @@ from paramfleet_shared.files.folders import check_folder_name
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.system.clock import Clock, SystemClock
 from paramfleet_shared.tables.rows.choosing import Choice
-from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.values.texts import shown
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from paramfleet.session.checkpoint.group.checkpoints import GroupCheckpoints
@@ -515,22 +512,8 @@ class Saving:
     def _pick(self, parts: Path, manifest: Manifest, release: Release | None) -> Pick:
         """Return what says which rows of a checkpoint an export holds."""
         if release is None or self._session.job is not None:
-            return picked_of(parts, manifest)  # the pservers have chosen
-        choice, is_delta = Choice(release.kind, self._days()), release.kind == "delta"
-
-        def pick(spec: TableSpec, part: FilePart) -> Picked:
-            rows, removed = self._exports.changes.changed(spec.name, part)
-            if spec.optimizer.num_counts:
-                rows = choice.rows(spec, part.values, part.states)
-            elif not is_delta:
-                rows = np.ones(part.num_rows, np.bool_)
-            assert part.ids is not None, "rows have ids"
-            some = FilePart(
-                ids=part.ids[rows], values=part.values[rows], states=part.states[rows]
-            )
-            return Picked(some, removed if is_delta else np.empty(0, np.int64))
-
-        return pick
+            return PickedByPservers(parts, manifest)  # the pservers have chosen
+        return PickedHere(Choice(release.kind, self._days()), self._exports.changes)
 
     def _note_exported(
         self, release: Release, held: list[Held], parts: Path, manifest: Manifest
@@ -540,12 +523,16 @@ class Saving:
         optimizer = self._session.optimizer
         assert optimizer is not None, "its mode runs"
         if self._session.job is None:
-            every = ((spec.name, part) for spec, part in read_tables(parts, manifest))
+            every = (
+                (spec.name, table_pieces(parts, manifest, spec))
+                for spec in sparse_tables(manifest)
+            )
             self._exports.changes.take(release.export, every)
         tables = {table.name: table for table, _ in optimizer.tables.sparse}
-        for table, ids, amounts in held:
-            if table in tables:
-                optimizer.running.discount(tables[table], ids, amounts)
+        for each in held:
+            if each.table in tables:
+                for ids, amounts in each.pieces():
+                    optimizer.running.discount(tables[each.table], ids, amounts)
 
     def _begin_writing(self, folder: Path, *, chain: Chain | None) -> "Manifest | JobSave":
         """Begin to write a checkpoint into ``folder``; alone, write it.

@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 from paramfleet.serving.manifest import Release, read_export_manifest
 from paramfleet.session.checkpoint.exports.modes import NoBaseError
 from paramfleet_shared.checkpoint.manifest import FilePart, new_identity
+from paramfleet_shared.tables.rows.choosing import Choice
 from paramfleet_shared.tables.rows.routing import mixed
-from paramfleet_shared.tables.spec import ExportKind
+from paramfleet_shared.tables.spec import ExportKind, TableSpec
 
-__all__ = ["ExportChain", "LocalChanges"]
+__all__ = ["ExportChain", "LocalChanges", "PickedHere"]
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 
@@ -71,14 +72,12 @@ class LocalChanges:
         """Return whether it is known what changed since an export."""
         return bool(export) and self._export == export
 
-    def changed(
-        self, table: str, part: FilePart
-    ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-        """Return which rows changed, bool [n], and the ids of those that there are no more.
+    def changed(self, table: str, part: FilePart) -> NDArray[np.bool_]:
+        """Return which rows changed, bool [n].
 
         Args:
             table: Its name.
-            part: All rows that there are now.
+            part: Some of the rows that there are now.
         """
         assert part.ids is not None, "rows have ids"
         nothing = np.empty(0, np.int64), np.empty(0, np.uint64)
@@ -88,20 +87,66 @@ class LocalChanges:
             places = np.minimum(np.searchsorted(ids, part.ids), len(ids) - 1)
             same = (ids[places] == part.ids) & (hashes[places] == _hashes(part))
             changed = ~same
-        return changed, np.setdiff1d(ids, part.ids)
+        return changed
 
-    def take(self, export: str, parts: Iterable[tuple[str, FilePart]]) -> None:
+    def gone(self, table: str, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the ids of rows that there are no more, int64 [m].
+
+        Args:
+            table: Its name.
+            ids: Of all rows that there are now.
+        """
+        known, _ = self._known.get(table, (np.empty(0, np.int64), None))
+        return np.setdiff1d(known, ids)
+
+    def take(self, export: str, tables: Iterable[tuple[str, Iterable[FilePart]]]) -> None:
         """Remember what there is at an export.
 
         Args:
             export: Its identity.
-            parts: All rows of each table.
+            tables: All rows of each table, some at a time.
         """
         self._export, self._known = export, {}
-        for table, part in parts:
-            assert part.ids is not None, "rows have ids"
-            order = np.argsort(part.ids)
-            self._known[table] = part.ids[order], _hashes(part)[order]
+        for table, parts in tables:
+            ids, hashes = [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
+            for part in parts:
+                assert part.ids is not None, "rows have ids"
+                ids.append(part.ids.copy())
+                hashes.append(_hashes(part))
+            every = np.concatenate(ids)
+            order = np.argsort(every)
+            self._known[table] = every[order], np.concatenate(hashes)[order]
+
+
+class PickedHere:
+    """What an export holds of tables of this process.
+
+    Args:
+        choice: What it is, and which day it is.
+        changes: What changed since the export before.
+    """
+
+    def __init__(self, choice: Choice, changes: LocalChanges) -> None:
+        self._choice = choice
+        self._changes = changes
+        self._ids: dict[str, list[NDArray[np.int64]]] = {}
+
+    def rows(self, spec: TableSpec, part: FilePart) -> NDArray[np.bool_] | None:
+        """Return which rows it holds: bool [n]; None for all."""
+        assert part.ids is not None, "rows have ids"
+        self._ids.setdefault(spec.name, []).append(part.ids)
+        if spec.optimizer.num_counts:
+            return self._choice.rows(spec, part.values, part.states)
+        if self._choice.kind == "delta":
+            return self._changes.changed(spec.name, part)
+        return None
+
+    def removed(self, spec: TableSpec) -> NDArray[np.int64]:
+        """Return the ids of rows that were removed since, of a delta: [m]."""
+        ids = self._ids.pop(spec.name, [])
+        if self._choice.kind != "delta":
+            return np.empty(0, np.int64)
+        return self._changes.gone(spec.name, np.concatenate([np.empty(0, np.int64), *ids]))
 
 
 def _hashes(part: FilePart) -> NDArray[np.uint64]:

@@ -1,8 +1,8 @@
 """The files of ``fleet.save_inference_model``: rows by table, and the manifest."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,21 +15,28 @@ from paramfleet.serving.manifest import (
     write_export_manifest,
 )
 from paramfleet.serving.unknown import Policy
+from paramfleet.session.checkpoint.exports.reading import sparse_tables, table_pieces
 from paramfleet_shared.checkpoint.manifest import (
+    CheckpointDamagedError,
     FilePart,
     Manifest,
-    read_part,
     read_removed,
     sync_directory,
 )
+from paramfleet_shared.deltas.base_writing import temporary_near
+from paramfleet_shared.deltas.merging.folding import put_rows
+from paramfleet_shared.deltas.merging.row_spool import SPOOL_BYTES, RowSpool
+from paramfleet_shared.deltas.merging.runs import Run, merged
 from paramfleet_shared.files.listed import ListedFile
 from paramfleet_shared.files.row_files import row_file_name
-from paramfleet_shared.files.tensorfile import write_tensors
+from paramfleet_shared.files.tensorfile import created, write_tensors
 from paramfleet_shared.tables.rows.choosing import delta_scores
-from paramfleet_shared.tables.rows.layout import RowLayout
 from paramfleet_shared.tables.spec import TableSpec
 
-__all__ = ["Held", "Pick", "Picked", "finish_export", "picked_of", "read_tables", "write_rows"]
+__all__ = ["Held", "Pick", "PickedByPservers", "finish_export", "write_rows"]
+
+_LEAST_BYTES = 1 << 20
+"""Of what is in memory of a table's rows, however many tables there are."""
 
 # Shape legend: n and m are numbers of rows.
 
@@ -38,67 +45,59 @@ class Held(NamedTuple):
     """What an export has of the ``delta_score`` of a table's rows."""
 
     table: str
-    ids: NDArray[np.int64]
-    """[n]"""
-    amounts: NDArray[np.float32]
-    """[n]"""
+    runs: Sequence[Run]
+    """Ids, and amounts float32 [n, 1]; mapped if they are many."""
+
+    def pieces(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+        """Yield ids, int64 [n], and their amounts, float32 [n], some at a time."""
+        for piece in merged(self.runs, 1):
+            yield piece.ids, piece.rows[:, 0]
 
 
-class Picked(NamedTuple):
-    """What an export is to hold of a table."""
+class Pick(Protocol):
+    """Says what is exported of a table."""
 
-    part: FilePart
-    removed: NDArray[np.int64]
-    """Ids of rows that were removed since the export before, of a delta. [m]"""
+    def rows(self, spec: TableSpec, part: FilePart) -> NDArray[np.bool_] | None:
+        """Return which of some rows are: bool [n]; None for all.
+
+        Args:
+            spec: The table.
+            part: Some of its rows, each of which comes once.
+        """
+
+    def removed(self, spec: TableSpec) -> NDArray[np.int64]:
+        """Return the ids of rows that were removed since the export before, of a delta: [m].
+
+        Args:
+            spec: The table; all its rows were asked about.
+        """
 
 
-Pick = Callable[[TableSpec, FilePart], Picked]
-
-
-def read_tables(parts: Path, manifest: Manifest) -> Iterator[tuple[TableSpec, FilePart]]:
-    """Yield each sparse table of a checkpoint with its rows, in no order.
+class PickedByPservers:
+    """All rows of a checkpoint, and what it says was removed.
 
     Args:
         parts: Its folder.
         manifest: Its manifest.
-
-    Raises:
-        CheckpointDamagedError: if the checkpoint isn't what was saved.
-    """
-    for table in manifest.tables:
-        spec = table.spec
-        if spec.kind != "sparse":
-            continue
-        read = [read_part(parts, f, spec) for f in manifest.files if f.table == spec.name]
-        ids = [part.ids for part in read if part.ids is not None]
-        width = read[0].states.shape[1] if read else RowLayout.of(spec).states.pitch
-        yield (
-            spec,
-            FilePart(
-                ids=np.concatenate([np.empty(0, np.int64), *ids]),
-                values=np.concatenate(
-                    [np.empty((0, spec.dim), np.float32), *(part.values for part in read)]
-                ),
-                states=np.concatenate(
-                    [np.empty((0, width), np.float32), *(part.states for part in read)]
-                ),
-            ),
-        )
-
-
-def picked_of(parts: Path, manifest: Manifest) -> Pick:
-    """Return what picks all rows of a checkpoint, and what it says was removed.
-
-    Raises:
-        CheckpointDamagedError: if the checkpoint isn't what was saved; by what it returns.
     """
 
-    def pick(spec: TableSpec, part: FilePart) -> Picked:
-        files = () if manifest.increment is None else manifest.increment.removed
-        removed = [read_removed(parts, file) for file in files if file.table == spec.name]
-        return Picked(part, np.concatenate([np.empty(0, np.int64), *removed]))
+    def __init__(self, parts: Path, manifest: Manifest) -> None:
+        self._parts = parts
+        self._manifest = manifest
 
-    return pick
+    def rows(self, spec: TableSpec, part: FilePart) -> None:
+        """Choose all."""
+
+    def removed(self, spec: TableSpec) -> NDArray[np.int64]:
+        """Return the ids of removed rows.
+
+        Raises:
+            CheckpointDamagedError: if the checkpoint isn't what was saved.
+        """
+        increment = self._manifest.increment
+        files = () if increment is None else increment.removed
+        removed = [read_removed(self._parts, file) for file in files if file.table == spec.name]
+        return np.concatenate([np.empty(0, np.int64), *removed])
 
 
 def write_rows(
@@ -109,6 +108,9 @@ def write_rows(
     pick: Pick,
 ) -> tuple[list[ExportedTable], list[Held]]:
     """Write each sparse table's ids and rows as one file, sorted by id.
+
+    Rows are sorted on the disk of the target, which needs room for the largest table once
+    more; memory holds some of them at a time.
 
     Args:
         parts: A whole checkpoint, or the rows of it that are to be exported.
@@ -127,18 +129,24 @@ def write_rows(
     taken: set[str] = set()
     tables: list[ExportedTable] = []
     held: list[Held] = []
-    for spec, whole in read_tables(parts, manifest):
-        part, removed = pick(spec, whole)
-        ids = part.ids
-        assert ids is not None, "rows have ids"
+    specs = sparse_tables(manifest)
+    counted = sum(1 for spec in specs if spec.optimizer.num_counts)
+    temporary = temporary_near(target)
+    for spec in specs:
+        rows = RowSpool(spec.dim, temporary, most_bytes=SPOOL_BYTES)
+        most = max(_LEAST_BYTES, SPOOL_BYTES // max(1, counted))
+        amounts = RowSpool(1, temporary, most_bytes=most)
+        count = _spool(parts, manifest, spec, pick, (rows, amounts))
         if spec.optimizer.num_counts:
-            held.append(Held(spec.name, ids, delta_scores(spec, part.states)))
-        order = np.argsort(ids, kind="stable")
+            held.append(Held(spec.name, amounts.runs()))
         name = row_file_name(spec.name, taken)
-        both: dict[str, NDArray[Any]] = {"ids": ids[order], "rows": part.values[order]}
-        written = write_tensors(target / name, both, {"table": spec.name})
-        file = ListedFile(name=name, bytes=written.num_bytes, sha256=written.sha256)
-        gone = None
+        with created(target / name) as opened:
+            put = put_rows(opened, rows.runs(), (spec.name, spec.dim), temporary)
+        if put.rows != count:
+            reason = f"{count - put.rows} ids of table {spec.name!r} are there twice"
+            raise CheckpointDamagedError(path=str(parts), reason=reason)
+        file = ListedFile(name=name, bytes=put.written.num_bytes, sha256=put.written.sha256)
+        gone, removed = None, pick.removed(spec)
         if len(removed):
             name = row_file_name(spec.name, taken, kind="removed")
             written = write_tensors(
@@ -146,9 +154,43 @@ def write_rows(
             )
             gone = ListedFile(name=name, bytes=written.num_bytes, sha256=written.sha256)
         policy = unknown.get(spec.name, "initial")
-        table = ExportedTable.of(spec, rows=len(ids), unknown=policy, file=file, removed=gone)
-        tables.append(table)
+        tables.append(
+            ExportedTable.of(spec, rows=put.rows, unknown=policy, file=file, removed=gone)
+        )
     return tables, held
+
+
+def _spool(
+    parts: Path,
+    manifest: Manifest,
+    spec: TableSpec,
+    pick: Pick,
+    spools: tuple[RowSpool, RowSpool],
+) -> int:
+    """Read a table's rows that are exported; return how many there are.
+
+    Args:
+        parts: As of ``write_rows``.
+        manifest: The same.
+        spec: The table.
+        pick: As of ``write_rows``.
+        spools: Get the rows, and their ``delta_score`` if the table has an accessor.
+
+    Raises:
+        CheckpointDamagedError: if the checkpoint isn't what was saved.
+        OSError: if the system refuses.
+    """
+    count, (rows, amounts) = 0, spools
+    for part in table_pieces(parts, manifest, spec):
+        chosen = pick.rows(spec, part)
+        some = slice(None) if chosen is None else chosen
+        assert part.ids is not None, "rows have ids"
+        ids = part.ids[some]
+        rows.add(ids, part.values[some])
+        if spec.optimizer.num_counts:
+            amounts.add(ids, delta_scores(spec, part.states[some])[:, np.newaxis])
+        count += len(ids)
+    return count
 
 
 def finish_export(
