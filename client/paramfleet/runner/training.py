@@ -1,6 +1,6 @@
 """``paramfleet train``: a model folder's training, alone or as a worker of a job."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -45,11 +45,11 @@ def train(model: Model[Any], clock: Clock) -> Outcome:
         metrics: Mapping[str, Metric] = {}
         for epoch in range(trainer.first_epoch, runner.epochs):
             if epoch > trainer.first_epoch:
-                trainer.save(epoch - 1)
+                trainer.save(epoch - 1, display.say)
             metrics = trainer.run_epoch(epoch, display, write)
         fleet.finish_training()
         seconds = clock.monotonic() - started
-        trainer.save(runner.epochs - 1)
+        trainer.save(runner.epochs - 1, display.say)
         scores = {name: metric.merged() for name, metric in metrics.items()}
         if test is not None:
             scores, _ = score(model, trainer.net, test, trainer.device)
@@ -154,8 +154,8 @@ class Trainer:
         """What LocalSGD's exchanges cost this worker; None in other modes."""
         return self._learner.ledger
 
-    def save(self, epoch: int) -> None:
-        """Save the checkpoint of an epoch, if any are saved.
+    def save(self, epoch: int, say: Callable[[str], None]) -> None:
+        """Save the checkpoint of an epoch, if any are saved, and show where.
 
         Of an epoch whose passes a former incarnation of this worker has trained, and saved, the
         checkpoint stays: the servers have later passes by now.
@@ -167,8 +167,11 @@ class Trainer:
         if not self._took_steps and (folder / str(epoch)).exists():
             return
         fleet.save_persistables(folder / str(epoch))
+        say(f"checkpoint saved: {folder / str(epoch)}")
         if runner.use_inference:
-            fleet.save_inference_model(folder / f"{epoch}.inference")
+            export = folder / f"{epoch}.inference"
+            fleet.save_inference_model(export)
+            say(f"export for inference saved: {export}")
 
     def _ahead(self) -> Prefetcher[Feeds] | PassingLoader[Feeds]:
         """Return the batches of an epoch, their rows on the way or on the device."""

@@ -4,6 +4,7 @@ The others go on to the next pass and wait there. In sync all of them shrink tog
 """
 
 import logging
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import paramfleet as fleet
@@ -37,7 +38,15 @@ class Deeds:
         in_sync: Whether all workers shrink together.
     """
 
-    def __init__(self, folder: ModelFolder, state: OnlineState, *, in_sync: bool) -> None:
+    def __init__(
+        self,
+        folder: ModelFolder,
+        state: OnlineState,
+        *,
+        in_sync: bool,
+        say: Callable[[str], None],
+    ) -> None:
+        self._say = say
         self._folder = folder
         self._state = state
         self._in_sync = in_sync
@@ -61,12 +70,12 @@ class Deeds:
             self._shrink(deed)
         elif deed.kind == "batch":  # in every worker a day ends
             self._state.is_at(deed.place, base_key=course.base_key)
-            fleet.save_persistables(self._folder.checkpoint(deed.place), mode=3)
+            self._save(deed.place, mode=3)
         elif not self._is_first:
             return 0
         elif deed.kind == "checkpoint":
             self._state.is_at(deed.place, base_key=course.base_key)
-            fleet.save_persistables(self._folder.checkpoint(deed.place))
+            self._save(deed.place)
         elif deed.kind == "list":
             self._list(deed.place, key=course.base_key)
         elif deed.kind == "base":
@@ -74,6 +83,11 @@ class Deeds:
         elif deed.kind == "delta":
             return self._delta(deed, course)
         return 0
+
+    def _save(self, place: Place, *, mode: int = 0) -> None:
+        folder = self._folder.checkpoint(place)
+        fleet.save_persistables(folder, mode=mode)
+        self._say(f"checkpoint saved: {folder}")
 
     def _shrink(self, deed: Deed) -> None:
         if self._in_sync or self._is_first:
@@ -111,6 +125,7 @@ class Deeds:
         fleet.save_inference_model(path, mode=2)
         self._folder.add(BASES, base_line(key=key, path=str(path), monitor=self.monitor))
         log.info("worker.base_published", extra={"folder": str(path), "key": key})
+        self._say(f"base published: {path}")
         return key
 
     def _delta(self, deed: Deed, course: Course) -> int:
@@ -122,8 +137,13 @@ class Deeds:
         key, path = course.base_key, self._folder.delta(deed.place)
         if not key:
             if not self._warned:
-                remedy = "set runner.save_first_base, or wait for the end of the day"
-                log.warning("worker.delta_without_base", extra={"remedy": remedy})
+                reason = "no base has been published that this delta could follow"
+                remedy = (
+                    "set runner.save_first_base: true, to have one before the first pass; else "
+                    "deltas begin behind the base at the end of this day"
+                )
+                facts = {"folder": str(path), "reason": reason, "remedy": remedy}
+                log.warning("worker.delta_without_base", extra=facts)
             self._warned = True
             return 0
         try:
@@ -135,6 +155,7 @@ class Deeds:
         line = delta_line(identity=identity, key=key, path=str(path), monitor=self.monitor)
         self._folder.add(DELTAS, line)
         log.info("worker.delta_published", extra={"folder": str(path), "key": key})
+        self._say(f"delta published: {path}")
         return 0
 
 

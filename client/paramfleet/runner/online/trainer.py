@@ -151,7 +151,9 @@ class OnlineTrainer:
             self._calendar, plan, place=place, base_key=base_key, written=written
         )
         self._state.is_at(place, base_key=self._course.base_key)
-        self._deeds = Deeds(self._folder, self._state, in_sync=runner.sync_mode == "sync")
+        self._deeds = Deeds(
+            self._folder, self._state, in_sync=runner.sync_mode == "sync", say=display.say
+        )
         self._coming = Coming(model, clock, display)
         self._pads = runner.shares_steps or bool(runner.a_sync_configs.get("max_staleness"))
         self.scores: Mapping[str, float] = {}
@@ -217,9 +219,7 @@ class OnlineTrainer:
             raise OtherPassesError(path=path, rule=rule)
         saved.check(self._calendar, path)
         self._is_inside = saved.inside
-        said = "within the pass behind" if saved.inside else "behind"
-        day, number = saved.place or ("none", 0)
-        self._display.say(f"goes on {said} day {day}, pass {number}: {path}")
+        self._display.say(f"goes on {_where(saved.place, inside=saved.inside)}: {path}")
         return saved.place, saved.base_key
 
     def _newest(self) -> str | None:
@@ -319,6 +319,17 @@ class OnlineTrainer:
     def _take_empty(self, count: int, empty: Feeds) -> None:
         for _ in range(count):
             self.learner.step(empty, {})
+
+
+def _where(place: Place | None, *, inside: bool) -> str:
+    """Return in words where a checkpoint is."""
+    if place is None:
+        return "within the first pass" if inside else "before the first pass"
+    if not place.number:
+        first = "within" if inside else "before"
+        return f"with day {place.day}, {first} its first pass"
+    behind = "within the pass behind" if inside else "behind"
+    return f"{behind} day {place.day}, pass {place.number}"
 
 
 def _facts(coming: Pass) -> dict[str, Any]:

@@ -195,7 +195,10 @@ def _write_paddle(checkpoint: Path, table: str, output: Path, written: PaddleFil
         counted = CountedRows(spec, day_of(layers, table))
     folder = output / f"{sparse.index(table):03d}"
     if folder.exists():
-        raise CheckpointWriteError(path=str(folder), reason="is there already: name another")
+        raise CheckpointWriteError(
+            path=str(folder),
+            reason="is there already: remove it, or name another folder (--output)",
+        )
     temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
     suffix = ".gz" if written.compress else ""
     names = [f"part-000-{shard:05d}{suffix}" for shard in range(written.shards)]
@@ -268,7 +271,10 @@ def _names(ids: NDArray[np.int64], words: Path | None) -> Iterator[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise WordsError(path=str(words), rule=f"can't be read ({error})") from error
     if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < len(known):
-        rule = f"{len(known)} lines don't name the ids from {ids.min()} to {ids.max()}"
+        rule = (
+            f"has {len(known)} lines, and the table has ids from {ids.min()} to {ids.max()}: "
+            "line i is the word of id i, from 0; give a longer list, or none (--words)"
+        )
         raise WordsError(path=str(words), rule=rule)
     for number, line in enumerate(known, start=1):
         word, *count = line.split(" ")

@@ -17,7 +17,15 @@ from paramfleet_shared.settings import hurting
 from paramfleet_shared.settings.config import JobSettings, without_password
 from paramfleet_shared.system.clock import Clock
 
-__all__ = ["RedisStore", "account_of", "derived_password", "outlast", "refusal_of", "store_of"]
+__all__ = [
+    "RedisStore",
+    "account_of",
+    "advice_for",
+    "derived_password",
+    "outlast",
+    "refusal_of",
+    "store_of",
+]
 
 T = TypeVar("T")
 
@@ -29,11 +37,9 @@ _NO_SCRIPTS = (
     "another version of paramfleet loads others)"
 )
 
-_REMEDY = (
-    "start redis-server there, set PARAMFLEET_REDIS to where one runs, or let "
-    "`paramfleet launch` start one"
-)
-
+_USUAL_PORT = 6379
+_HERE = {"localhost", "127.0.0.1", "::1", None, ""}
+_ELSEWHERE = "or set PARAMFLEET_REDIS to the address of one that runs"
 
 _RETRY_S = 0.1
 """Seconds between two attempts while Redis is away."""
@@ -103,6 +109,27 @@ def derived_password(settings: JobSettings) -> str:
     if given or in_query or parts.scheme == "unix" or not settings.secret:
         return ""
     return JobSecret(settings.secret, settings.job).redis_password
+
+
+def advice_for(url: str) -> str:
+    """Return what to do where Redis doesn't answer at an address."""
+    parts = urlsplit(url)
+    if parts.scheme == "unix":
+        return (
+            f"nothing listens at the socket {unquote(parts.path)}: the job that it belonged to "
+            f"has ended, or hasn't begun as yet; start the job, {_ELSEWHERE}"
+        )
+    port = parts.port or _USUAL_PORT
+    if parts.hostname in _HERE:
+        return (
+            f"start redis-server on this machine (port {port}), let `paramfleet launch` start "
+            f"one, {_ELSEWHERE}"
+        )
+    tls = ", with TLS," if parts.scheme == "rediss" else ""
+    return (
+        f"see that Redis runs on {parts.hostname}, and that its port {port}{tls} can be "
+        f"reached from this machine (firewall, name, network), {_ELSEWHERE}"
+    )
 
 
 def refusal_of(error: BaseException) -> RedisError | None:
@@ -238,7 +265,7 @@ class RedisStore:
                 raise RedisRefusedError(url=self.url, reason=str(refusal)) from error
         waited_s = self._clock.monotonic() - started
         raise NoRedisError(
-            url=self.url, waited_s=waited_s, reason=reason, remedy=_REMEDY
+            url=self.url, waited_s=waited_s, reason=reason, remedy=advice_for(self._url)
         ) from cause
 
     def _client(self) -> Redis:

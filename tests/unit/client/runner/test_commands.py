@@ -121,6 +121,7 @@ def test_training_ends_with_its_result(folder: Path) -> None:
     assert result["examples_per_s"] == pytest.approx(90 / result["seconds"], rel=0.05)
     assert (result["model"], result["epochs"], result["auc"]) == ("toys/parity", 3, 1.0)
     assert "epoch 2, step 8: loss" in done.stderr
+    assert f"checkpoint saved: {folder}/saved/2" in done.stderr.splitlines()
     assert sorted(path.name for path in (folder / "saved").iterdir()) == ["0", "1", "2"]
 
 
@@ -550,7 +551,7 @@ def test_gpubox_is_chosen_by_its_strategy() -> None:
 def test_a_checkpoint_of_passes_that_were_trained_before_stays(folder: Path) -> None:
     raw = read_config(folder / "config.yaml", ["runner.sync_mode=gpubox"])
     with pytest.MonkeyPatch.context() as patched:
-        saves = list[str]()
+        saves, told = list[str](), list[str]()
         patched.setattr(fleet, "save_persistables", lambda path: saves.append(path.name))
         trainer = object.__new__(Trainer)
         trainer._model = load_model_class(raw)(raw.read_as(HyperParameters))
@@ -558,5 +559,7 @@ def test_a_checkpoint_of_passes_that_were_trained_before_stays(folder: Path) -> 
         for took in (True, False):
             trainer._took_steps = took
             for epoch in (1, 2):
-                trainer.save(epoch)
+                trainer.save(epoch, told.append)
     assert saves == ["1", "2", "2"]
+    named = [folder / "saved" / each for each in saves]
+    assert told == [f"checkpoint saved: {each}" for each in named]

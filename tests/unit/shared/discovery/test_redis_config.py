@@ -3,8 +3,11 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from paramfleet_shared.discovery.redis.access_list import access_list, job_rights
 from paramfleet_shared.discovery.redis.config import ServedRedis, User
+from paramfleet_shared.discovery.redis.store import advice_for
 
 JOB = User(name="default", password="s3cret", rights=job_rights("flights"))
 SERVED = ServedRedis(users=(JOB,), directory=Path('/tmp/a "b"\n é'), bind="::1", port=6380)
@@ -76,3 +79,22 @@ def test_members_write_what_says_how_they_are_and_read_the_rest() -> None:
 def test_a_redis_of_before_knows_no_keys_that_are_only_read() -> None:
     for user in ("coordinator", "pserver", "worker"):
         assert rules_of(user, redis=6) == {"~paramfleet:flights:*"}
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("redis://127.0.0.1:6379/0", "start redis-server on this machine (port 6379)"),
+        ("redis://localhost/0", "start redis-server on this machine (port 6379)"),
+        ("redis://[::1]:7000", "start redis-server on this machine (port 7000)"),
+        ("redis://far.example:6380/1", "Redis runs on far.example, and that its port 6380 can"),
+        ("rediss://far.example", "port 6379, with TLS, can be reached"),
+        ("unix:///run/a%20b/redis.sock?db=0", "nothing listens at the socket /run/a b/redis"),
+    ],
+)  # fmt: skip
+def test_advice_fits_the_address_that_was_given(url: str, words: str) -> None:
+    said = advice_for(url)
+
+    assert words in said
+    assert said.endswith("set PARAMFLEET_REDIS to the address of one that runs")
+    assert ("let `paramfleet launch` start one" in said) == ("on this machine (" in said)

@@ -142,7 +142,10 @@ def test_word2vec_is_text_to_the_bit(checkpoint: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "rule"),
-    [("a\nb\n", "2 lines don't name"), ("a\n" * 4 + "b c\n", "line 5 must be")],
+    [
+        ("a\nb\n", "has 2 lines, and the table has ids from"),
+        ("a\n" * 4 + "b c\n", "line 5 must be"),
+    ],
 )
 def test_words_that_do_not_name_the_ids_are_refused(
     checkpoint: Path, tmp_path: Path, text: str, rule: str

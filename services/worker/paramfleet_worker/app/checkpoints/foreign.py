@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from paramfleet_shared.files.regular_files import open_regular
 from paramfleet_shared.files.tensorfile import map_tensors
 from paramfleet_worker.app.checkpoints.foreign_rows import (
+    OTHER_TABLE,
     ForeignRows,
     numbers_of,
     refuse,
@@ -133,7 +134,10 @@ def _read_array(path: Path) -> NDArray[np.generic]:
         with open_regular(path, may_be_link=True) as file:
             beginning = file.read(len(MAGIC_PREFIX))
         if beginning != MAGIC_PREFIX:  # of other files, such as .npz, it makes no array
-            refuse(path, "isn't a file of numpy.save")
+            refuse(
+                path,
+                "isn't a file of numpy.save: give the file itself, and its format by --format",
+            )
         found: NDArray[np.generic] = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError, SyntaxError, TokenError, OverflowError) as error:
         refuse(path, f"can't be read: {error}")
@@ -147,7 +151,11 @@ def _read_tensors(path: Path) -> ForeignRows:
     except (OSError, ValueError) as error:
         refuse(path, f"can't be read: {error}")
     if not {"ids", "rows"} <= tensors.keys():
-        refuse(path, f"must hold `ids` and `rows`; it holds {', '.join(tensors) or 'nothing'}")
+        held = ", ".join(tensors) or "none"
+        rule = (
+            f"its tensors must be `ids` and `rows`, as `paramfleet export` writes them: {held}"
+        )
+        refuse(path, rule)
     return _checked(path, tensors["ids"], tensors["rows"])
 
 
@@ -182,7 +190,8 @@ def _ids_of(words: Path | None) -> Callable[[str], int]:
     for number, line in enumerate(lines):
         word = line.rstrip("\r").partition(" ")[0]
         if known.setdefault(word, number) != number:
-            refuse(words, f"line {number + 1}: {word!r} is in line {known[word] + 1}, too")
+            rule = f"line {number + 1}: {word!r} is in line {known[word] + 1}, too"
+            refuse(words, f"{rule}: leave the word in the line of its id alone")
     return known.__getitem__
 
 
@@ -193,24 +202,33 @@ def _read_words(path: Path, dim: int, id_of: Callable[[str], int]) -> Iterator[F
     if len(head) != 2 or not all(_COUNT.fullmatch(each) for each in head):
         refuse(path, "line 1 must say how many rows and numbers there are, as `71290 200`")
     if int(head[1]) != dim:
-        refuse(path, f"has rows of {int(head[1])} numbers, and the table's have {dim}")
+        rule = f"its rows have {int(head[1])} numbers, and those of the table {dim}"
+        refuse(path, f"{rule}: {OTHER_TABLE}")
     num_rows = 0
 
     def parsed(number: int, line: str) -> tuple[int, list[float]]:
         word, *numbers = line.split()
         if len(numbers) != dim:
-            refuse(path, f"line {number} has {len(numbers)} numbers, not {dim}", number)
+            rule = f"line {number} has {len(numbers)} numbers, and a row of the table {dim}"
+            refuse(path, f"{rule}: mend the line", number)
         try:
             return id_of(word), numbers_of(numbers)
         except (KeyError, ValueError):
-            rule = "must be an id of the list, or a whole number, and numbers"
+            rule = (
+                "must begin with a word of the list, or without one with an id, a whole number"
+            )
+            rule += ", and have numbers behind it"
             refuse(path, f"line {number} ({word[:40]!r} ...) {rule}", number)
 
     for rows in _pieces(path, lines, parsed, dim):
         num_rows += len(rows.ids)
         yield rows
     if num_rows != int(head[0]):
-        refuse(path, f"has {num_rows} rows, and its first line says {int(head[0])}")
+        refuse(
+            path,
+            f"has {num_rows} rows, and its first line says {int(head[0])}: the file was cut "
+            "off, or that line is wrong",
+        )
 
 
 class _Layout(NamedTuple):
@@ -259,7 +277,8 @@ def _read_values(folder: Path, dim: int) -> Iterator[ForeignRows]:
         def parsed(number: int, line: str, path: Path = path) -> tuple[int, list[float]]:
             id_, row = _parsed(path, number, line)
             if len(row) != dim:
-                refuse(path, f"line {number} has {len(row)} numbers, not {dim}", number)
+                rule = f"line {number} has {len(row)} numbers behind its key, and a row of the "
+                refuse(path, f"{rule}table {dim}: {OTHER_TABLE}", number)
             return id_, row
 
         yield from _pieces(path, _lines(path), parsed, dim)
@@ -329,9 +348,10 @@ def _parsed(path: Path, number: int, line: str) -> tuple[int, list[float]]:
     try:
         unsigned, row = whole_of(key), numbers_of(numbers)
     except ValueError:
-        refuse(path, f"line {number} must be a key and numbers", number)
+        refuse(path, f"line {number} must be a whole number, the key, and numbers", number)
     if not 0 <= unsigned < 1 << 64:
-        refuse(path, f"line {number}: its key must be from 0 to 2^64 - 1", number)
+        rule = f"line {number}: its key must be from 0 to 2^64 - 1, as Paddle writes it"
+        refuse(path, rule, number)
     return unsigned - (1 << 64) if unsigned >= 1 << 63 else unsigned, row
 
 

@@ -13,7 +13,17 @@ from numpy.typing import NDArray
 
 from paramfleet_shared.errors import ContractError
 
-__all__ = ["ForeignRows", "ForeignTableError", "numbers_of", "refuse", "whole_of"]
+__all__ = [
+    "OTHER_TABLE",
+    "ForeignRows",
+    "ForeignTableError",
+    "numbers_of",
+    "refuse",
+    "whole_of",
+]
+
+OTHER_TABLE = "name another table (--table), or a checkpoint with rows of that width (--into)"
+"""What to do where rows don't fit."""
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 

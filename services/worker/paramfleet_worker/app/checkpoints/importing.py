@@ -22,7 +22,7 @@ from paramfleet_shared.checkpoint.saved_rows import sparse_spec
 from paramfleet_shared.tables.rows.layout import RowLayout
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_worker.app.checkpoints.foreign import ForeignTable
-from paramfleet_worker.app.checkpoints.foreign_rows import ForeignRows, refuse
+from paramfleet_worker.app.checkpoints.foreign_rows import OTHER_TABLE, ForeignRows, refuse
 from paramfleet_worker.app.checkpoints.paddle_text import CountedRows, day_of
 from paramfleet_worker.app.checkpoints.writing import TableWriter, new_checkpoint
 
@@ -110,19 +110,21 @@ def _rows(target: Path, spec: TableSpec, source: Iterator[ForeignRows]) -> list[
         path = piece.path
         width = piece.values.shape[1]
         if width != spec.dim:
-            refuse(piece.path, f"has rows of {width} numbers, and the table's have {spec.dim}")
+            rule = f"its rows have {width} numbers, and those of the table {spec.dim}"
+            refuse(piece.path, f"{rule}: {OTHER_TABLE}")
         new = states.new_rows(len(piece.ids)) if piece.states is None else piece.states
         is_finite = np.isfinite(piece.values).all(axis=1) & np.isfinite(new).all(axis=1)
         broken = np.flatnonzero(~is_finite)
         if broken.size:
             found = piece.ids[broken[0]]
-            refuse(piece.path, f"the row of id {found} has a number that isn't finite")
+            rule = f"the row of id {found} has a number that isn't finite"
+            refuse(piece.path, f"{rule}: mend the row, or leave it out")
         ids.append(piece.ids)
         writer.take(FilePart(ids=piece.ids, values=piece.values, states=new))
     whole = np.sort(np.concatenate(ids))
     twice = whole[1:][whole[1:] == whole[:-1]]
     if twice.size:
-        refuse(path, f"id {twice[0]} has two rows")
+        refuse(path, f"id {twice[0]} has two rows: keep one of them")
     return writer.end()
 
 

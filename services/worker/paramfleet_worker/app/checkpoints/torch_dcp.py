@@ -21,7 +21,7 @@ from typing_extensions import Buffer, override
 
 from paramfleet_shared.files.regular_files import open_regular, read_regular
 from paramfleet_shared.values.texts import shown
-from paramfleet_worker.app.checkpoints.foreign_rows import ForeignRows, refuse
+from paramfleet_worker.app.checkpoints.foreign_rows import OTHER_TABLE, ForeignRows, refuse
 from paramfleet_worker.app.checkpoints.pickled import (
     MAX_BYTES,
     Made,
@@ -100,7 +100,8 @@ def read_dcp(folder: Path, key: str, *, dim: int) -> Iterator[ForeignRows]:
                 is_there[where] = True
         if not is_there.all():
             row = start + int(np.flatnonzero(~is_there.all(axis=1))[0])
-            refuse(folder, f"no chunk of {shown(tensor.key)} has all of row {row}")
+            rule = f"numbers of row {row} of {shown(tensor.key)} are in none of its chunks"
+            refuse(folder, f"{rule}: copy all files of the checkpoint, or save it again")
         yield ForeignRows(folder, np.arange(start, stop), values)
 
 
@@ -125,7 +126,8 @@ def _tensor_of(folder: Path, key: str, dim: int) -> _Tensor:
     (name,) = found
     num_rows, width = _sizes(path, tables[name].attributes.get("size"))
     if width != dim:
-        refuse(path, f"{shown(name)} has rows of {width} numbers, and the table's have {dim}")
+        rule = f"{shown(name)}: its rows have {width} numbers, and those of the table {dim}"
+        refuse(path, f"{rule}: {OTHER_TABLE}")
     places = _mapping(path, said, "Metadata", "storage_data")
     chunks = _chunks_of(path, places, name, (num_rows, width), tables[name])
     return _Tensor(name, num_rows, chunks)
@@ -189,7 +191,7 @@ def _mapping(path: Path, said: Any, kind: str, name: str) -> Mapping[Any, Any]:
     is_kind = isinstance(said, Made) and said.of == Name(_MODULE, kind)
     found = said.attributes.get(name) if is_kind else None
     if not isinstance(found, dict):
-        refuse(path, "isn't the metadata of torch.distributed.checkpoint")
+        refuse(path, "isn't the metadata of torch.distributed.checkpoint: name its folder")
     return found
 
 
@@ -272,7 +274,7 @@ def _values_of(folder: Path, chunk: _Chunk) -> NDArray[Any]:
                 kept = _kept_as(path, read_pickled(archive.read(names[0])), shape)
                 info = archive.getinfo(f"{names[0].removesuffix('data.pkl')}data/{kept.place}")
                 if info.compress_type != zipfile.ZIP_STORED:
-                    refuse(path, "a chunk of it is compressed")
+                    refuse(path, "a chunk of it is compressed: save it without compression")
                 needed = (kept.first + shape[0] * shape[1]) * kept.kind.itemsize
                 if info.file_size < needed:
                     refuse(path, f"a chunk of it has {info.file_size} bytes, not {needed}")

@@ -252,7 +252,11 @@ def _checkpoint(operator: Operator, options: dict[str, Any]) -> None:
     if done["error"]:
         raise click.ClickException(str(done["error"]))
     paused = f"pushes waited {done['paused_s']} s"
-    show(done, [f"{done['dirname']}, in {done['seconds']} s; {paused}"], options)
+    show(
+        done,
+        [f"checkpoint saved: {done['dirname']}, in {done['seconds']} s; {paused}"],
+        options,
+    )
     if not done["consistent"]:
         echo(f"not a consistent cut: {done['reason']}", err=True)
         raise click.exceptions.Exit(_NOT_CONSISTENT)

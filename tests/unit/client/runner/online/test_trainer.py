@@ -192,7 +192,7 @@ def test_what_is_trained_is_not_trained_again(folder: Path) -> None:
 
     assert result_of(again)["by_days"]["passes"] == 0
     assert passes_in(again) == []
-    assert "goes on behind day 20260103, pass 0" in again.stderr
+    assert "goes on with day 20260103, before its first pass: " in again.stderr
 
 
 @pytest.mark.parametrize(
@@ -444,6 +444,21 @@ def test_without_a_base_there_are_no_deltas(
     assert lines_of(folder, "donefile.txt")[0].split("\t")[1] == "0"
     warned = [r for r in caplog.records if r.getMessage() == "worker.delta_without_base"]
     assert len(warned) == 1
+    assert "no base has been published" in vars(warned[0])["reason"]
+    assert "runner.save_first_base: true" in vars(warned[0])["remedy"]
+
+
+def test_what_is_saved_and_published_is_told_with_its_folder(folder: Path) -> None:
+    done = run(folder)
+
+    saved = folder / "saved"
+    for line in (
+        f"base published: {saved}/20260101/base",
+        f"checkpoint saved: {saved}/20260101/1",
+        f"delta published: {saved}/20260101/delta-1",
+        f"checkpoint saved: {saved}/20260102/0",
+    ):
+        assert line in done.stderr.splitlines(), done.stderr
 
 
 @pytest.mark.parametrize(("mode", "count"), [("async", 1), ("sync", 0)])

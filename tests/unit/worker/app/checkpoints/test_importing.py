@@ -162,20 +162,23 @@ def test_words_have_the_ids_of_their_lines(write: Write, tmp_path: Path) -> None
         ("9" * 5000 + " 2\n1 2 3\n", "line 1 must say how many rows"),
         ("1 " + "2" * 5000 + "\n1 2 3\n", "line 1 must say how many rows"),
         ("\u0661 2\n1 2 3\n", "line 1 must say how many rows"),
-        ("1 2\n1_0 2 3\n", "line 2 ('1_0' ...) must be an id"),
-        ("1 2\n\u0661 2 3\n", "line 2 ('\u0661' ...) must be an id"),
-        ("1 2\n1 1_5 3\n", "line 2 ('1' ...) must be an id"),
-        ("1 2\n1 2 \u0663\n", "line 2 ('1' ...) must be an id"),
-        ("1 3\n1 2 3 4\n", "has rows of 3 numbers, and the table's have 2"),
-        ("1 2\n1 2\n", "line 2 has 1 numbers, not 2"),
-        ("1 2\nx 2 3\n", "line 2 ('x' ...) must be an id"),
-        ("1 2\n1 2 x\n", "line 2 ('1' ...) must be an id"),
-        ("2 2\n1 2 3\n", "has 1 rows, and its first line says 2"),
-        ("2 2\n1 2 3\n1 4 5\n", "id 1 has two rows"),
-        ("1 2\n1 nan 3\n", "the row of id 1 has a number that isn't finite"),
-        ("1 2\n1 1e300 3\n", "the row of id 1 has a number that isn't finite"),
+        ("1 2\n1_0 2 3\n", "line 2 ('1_0' ...) must begin with a word of the list"),
+        ("1 2\n\u0661 2 3\n", "line 2 ('\u0661' ...) must begin with a word of the list"),
+        ("1 2\n1 1_5 3\n", "line 2 ('1' ...) must begin with a word of the list"),
+        ("1 2\n1 2 \u0663\n", "line 2 ('1' ...) must begin with a word of the list"),
+        (
+            "1 3\n1 2 3 4\n",
+            "its rows have 3 numbers, and those of the table 2: name another table",
+        ),
+        ("1 2\n1 2\n", "line 2 has 1 numbers, and a row of the table 2: mend the line"),
+        ("1 2\nx 2 3\n", "line 2 ('x' ...) must begin with a word of the list"),
+        ("1 2\n1 2 x\n", "line 2 ('1' ...) must begin with a word of the list"),
+        ("2 2\n1 2 3\n", "has 1 rows, and its first line says 2: the file was cut off"),
+        ("2 2\n1 2 3\n1 4 5\n", "id 1 has two rows: keep one of them"),
+        ("1 2\n1 nan 3\n", "the row of id 1 has a number that isn't finite: mend"),
+        ("1 2\n1 1e300 3\n", "the row of id 1 has a number that isn't finite: mend"),
         ("1 2\n9223372036854775808 2 3\n", "is no id of 64 bits"),
-        ("1 2\n" + "1" * 5000 + " 2 3\n", "must be an id"),
+        ("1 2\n" + "1" * 5000 + " 2 3\n", "must begin with a word of the list"),
         (b"\xff\xfe", "can't be read"),
         ("1 2\n1 2 " + "3" * (1 << 20), "line 2 is too long"),
     ],
@@ -202,9 +205,9 @@ def test_what_is_no_text_of_words_is_named(
         (IDS, ROWS.astype(np.int64), "must be floats"),
         (IDS.astype(np.float32), ROWS, "must be whole numbers"),
         (IDS[:, None], ROWS, "must be whole numbers"),
-        (IDS, np.ones((3, 5), np.float32), "rows of 5 numbers, and the table's have 2"),
+        (IDS, np.ones((3, 5), np.float32), "its rows have 5 numbers, and those of the table 2"),
         (IDS, np.array([[1, 2], [np.inf, 0], [0, 0]]), "the row of id -3 has a number"),
-        (np.array([1, 2, 1]), ROWS, "id 1 has two rows"),
+        (np.array([1, 2, 1]), ROWS, "id 1 has two rows: keep one of them"),
         (IDS, np.array([{}] * 3), "can't be read"),
     ],
 )
@@ -245,7 +248,9 @@ def test_only_plain_numbers_are_numbers_of_paddle(tmp_path: Path, line: str) -> 
     (tmp_path / "part-0").write_text(f"{line}\n", encoding="utf-8")
     text = PaddleText("none")
 
-    with pytest.raises(ForeignTableError, match="line 1 must be a key and numbers"):
+    with pytest.raises(
+        ForeignTableError, match="line 1 must be a whole number, the key, and numbers"
+    ):
         list(ForeignTable(tmp_path, "paddle", text).read(dim=2))
 
 

@@ -111,7 +111,10 @@ def test_a_plain_table_is_keys_and_values(tmp_path: Path) -> None:
     was, now = (rows_of(folder, "words") for folder in (base, tmp_path / "new"))
     assert {id_: row[:8] for id_, row in now.items()} == {i: row[:8] for i, row in was.items()}
     (tmp_path / "text" / "001" / "part-000-00000").write_text("7 1 2 3\n")
-    with pytest.raises(ForeignTableError, match="has 3 numbers, not 2"):
+    with pytest.raises(
+        ForeignTableError,
+        match="has 3 numbers behind its key, and a row of the table 2: name another table",
+    ):
         import_table(source, into=empty, table="words", output=tmp_path / "other")
     with pytest.raises(ForeignTableError, match="lack its counts"):
         import_table(source, into=empty, table="ads", output=tmp_path / "other")

@@ -121,7 +121,7 @@ def test_chunks_of_several_processes_are_one_table(
     [
         ("nobody", 2, "no tensor [R, D] of this name: 'model.sparse"),
         ("weight", 2, "several tensors that this names"),
-        ("ads", 3, "has rows of 2 numbers, and the table's have 3"),
+        ("ads", 3, "its rows have 2 numbers, and those of the table 3: name another"),
     ],
 )
 def test_a_tensor_that_does_not_fit_is_named(
@@ -136,7 +136,10 @@ def test_a_tensor_that_does_not_fit_is_named(
 def test_a_row_that_no_chunk_has_is_named(tmp_path: Path) -> None:
     tensor = torch.ones(6, 2)
     folder = in_chunks(tmp_path / "c", tensor, [(slice(0, 4), slice(0, 2))])
-    with pytest.raises(ForeignTableError, match="has all of row 4"):
+    with pytest.raises(
+        ForeignTableError,
+        match=r"numbers of row 4 of .* are in none of its chunks: copy all files",
+    ):
         read(folder)
 
 
