@@ -17,11 +17,11 @@ from paramfleet.serving.errors import ExportDamagedError
 from paramfleet.serving.manifest import ExportedTable
 from paramfleet_shared.files.listed import ListedFile
 from paramfleet_shared.files.regular_files import open_regular
-from paramfleet_shared.files.row_files import checked_rows
+from paramfleet_shared.files.row_files import are_sorted, checked_rows
 from paramfleet_shared.files.tensorfile import map_tensors
 from paramfleet_shared.values.texts import shown
 
-__all__ = ["describe_file", "is_extra", "map_rows", "read_state"]
+__all__ = ["describe_file", "is_extra", "map_removed", "map_rows", "read_state"]
 
 
 def is_extra(name: str) -> bool:
@@ -60,6 +60,22 @@ def map_rows(
     with _opened(folder, table.file, verify=verify) as file:
         tensors = map_tensors(file).tensors
         return checked_rows(tensors, (table.rows, table.dim), verify=verify)
+
+
+def map_removed(folder: Path, table: ExportedTable) -> NDArray[np.int64]:
+    """Return the ids of rows that a delta says were removed: int64 [m], sorted, a view.
+
+    Args:
+        folder: Of the export.
+        table: Whose; of an export that is no delta there are none.
+
+    Raises:
+        ExportDamagedError: if the file is missing, a link, or not what was exported.
+    """
+    if table.removed is None:
+        return np.empty(0, np.int64)
+    with _opened(folder, table.removed, verify=True) as file:
+        return _checked_ids(map_tensors(file).tensors["ids"])
 
 
 def read_state(folder: Path, file: ListedFile, *, verify: bool) -> dict[str, Any]:
@@ -107,6 +123,17 @@ def _prove(opened: BufferedReader, file: ListedFile, *, verify: bool) -> None:
     if verify and hashlib.file_digest(opened, "sha256").hexdigest() != file.sha256:
         raise ValueError("its SHA-256 isn't that of the manifest")
     opened.seek(0)
+
+
+def _checked_ids(ids: NDArray[Any]) -> NDArray[np.int64]:
+    """Return ids that are as an export has them.
+
+    Raises:
+        ValueError: if they aren't.
+    """
+    if ids.dtype != np.int64 or ids.ndim != 1 or not are_sorted(ids):
+        raise ValueError("its ids must be int64, sorted, each once")
+    return ids
 
 
 def _checked_state(file: BufferedReader) -> dict[str, Any]:

@@ -168,6 +168,8 @@ def _files_named(document: Any) -> set[str]:
         elif document["format"] == EXPORT_FORMAT:
             names = [document["model"]["name"]]
             names += [table["file"]["name"] for table in document["tables"]]
+            gone = [table.get("removed") for table in document["tables"]]
+            names += [file["name"] for file in gone if file]  # of a delta
         else:
             names = []
         named = {MANIFEST, *names}

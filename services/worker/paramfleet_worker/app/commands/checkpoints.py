@@ -170,6 +170,33 @@ def export(checkpoint: Path, *, shards: int, compress: bool, **options: Any) -> 
     sys.exit(exit_code_of("export", run))
 
 
+@checkpoint.command("apply")
+@click.argument("base", type=click.Path(path_type=Path))
+@click.argument(
+    "deltas", metavar="DELTA...", nargs=-1, required=True, type=click.Path(path_type=Path)
+)
+@click.option(
+    "--output", required=True, type=click.Path(path_type=Path), help="The new export's folder."
+)
+@JSON
+def _apply(base: Path, deltas: tuple[Path, ...], *, output: Path, as_json: bool) -> None:
+    """Write an export that has BASE with the deltas DELTA..., in their order.
+
+    BASE was saved by `fleet.save_inference_model` with mode=2, the deltas with mode=1. What is
+    written is a model by itself, and a base that later deltas follow.
+    """
+    from paramfleet.session.checkpoint.exports.applying import apply_deltas  # noqa: PLC0415 -- slow
+
+    def run() -> int:
+        done = apply_deltas(base, deltas, output)
+        sizes = ("delta", done.deltas), ("table", done.tables), ("row", done.rows)
+        size = ", ".join(counted(number, what) for what, number in sizes)
+        show(done._asdict(), [f"{done.path}: {size}"], as_json=as_json)
+        return 0
+
+    sys.exit(exit_code_of("checkpoint apply", run))
+
+
 @checkpoint.command("import")
 @click.argument("source", type=click.Path(exists=True, path_type=Path))
 @click.option("--table", required=True, help="The table's name in the checkpoint.")

@@ -6,18 +6,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 
 import paramfleet as fleet
 from paramfleet.api.removing import Removing
 from paramfleet.api.shrinking import Shrinking
 from paramfleet.config.roles import RoleMaker
 from paramfleet.nn import CtrAccessor
-from paramfleet.serving.errors import ExportError
+from paramfleet.serving.errors import ExportDamagedError, ExportError
 from paramfleet.serving.manifest import ExportManifest, read_export_manifest
+from paramfleet.session.checkpoint.exports.applying import apply_deltas
 from paramfleet.session.checkpoint.exports.modes import NoBaseError, SaveModeError
 from paramfleet.session.checkpoint.saving import Saving
 from paramfleet.session.session import Session
 from paramfleet_shared.files.tensorfile import read_tensors
+from paramfleet_worker.app.commands.checkpoints import checkpoint
 
 
 class Alone:
@@ -247,3 +250,84 @@ def test_a_mode_that_a_function_does_not_have_is_named(tmp_path: Path) -> None:
     with pytest.raises(SaveModeError, match="save_persistables"):
         alone.saving.save_inference_model(tmp_path / "x", mode=3)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_base_with_its_deltas_is_the_model_at_the_last_one(tmp_path: Path) -> None:
+    alone = Alone(base_threshold=0.0, delta_threshold=0.0)
+    for step in range(4):
+        alone.push(7 + step, 3, 1)
+        alone.use(step, 50)
+        mode, name = (1, str(step)) if step else (2, "base")
+        alone.export(tmp_path / name, mode)
+        if step == 1:
+            Removing(alone.session).remove_rows(alone.words, [0])
+    whole = alone.export(tmp_path / "whole", 0)
+    deltas = [tmp_path / str(step) for step in (1, 2, 3)]
+
+    done = apply_deltas(tmp_path / "base", deltas[:2], tmp_path / "applied")
+    again = apply_deltas(tmp_path / "applied", deltas[2:], tmp_path / "applied")
+
+    assert (done.deltas, again.deltas, again.tables) == (2, 1, 2)
+    found = fleet.serving.tables(tmp_path / "applied")
+    for name, table in fleet.serving.tables(tmp_path / "whole").items():
+        np.testing.assert_array_equal(found[name].ids, table.ids)
+        np.testing.assert_array_equal(found[name].rows, table.rows)
+    assert again.rows == sum(each.rows for each in whole.tables.values())
+    fleet.serving.load(tmp_path / "applied", alone.model)
+
+
+def test_the_command_line_applies_deltas(tmp_path: Path) -> None:
+    alone = Alone()
+    alone.use(1)
+    alone.export(tmp_path / "base", 2)
+    alone.use(2)
+    alone.export(tmp_path / "1", 1)
+    output = tmp_path / "applied"
+
+    words = ["apply", str(tmp_path / "base"), str(tmp_path / "1"), "--output", str(output)]
+    done = CliRunner().invoke(checkpoint, words)
+    refused = CliRunner().invoke(checkpoint, [*words[:2], str(tmp_path / "base"), *words[3:]])
+
+    assert done.output == f"{output}: 1 delta, 2 tables, 2 rows\n"
+    assert refused.exit_code == 2
+    assert "is no delta" in refused.output
+
+
+def test_deltas_that_do_not_follow_are_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    alone = Alone()
+    alone.use(1)
+    for mode, name in ((2, "base"), (1, "1"), (1, "2"), (2, "other"), (0, "whole")):
+        alone.use(1)
+        alone.export(tmp_path / name, mode)
+    base, first, second, other, whole = (
+        tmp_path / name for name in ("base", "1", "2", "other", "whole")
+    )
+
+    for begin, deltas, said in (
+        (base, [second], "name all deltas of the base"),
+        (base, [first, first], "name all deltas of the base"),
+        (other, [first], "name all deltas of the base"),
+        (base, [other], "is no delta"),
+        (whole, [first], "which no delta follows"),
+        (first, [second], "is a delta"),
+    ):
+        with pytest.raises(ExportError, match=said):
+            apply_deltas(begin, deltas, tmp_path / "applied")
+    rows = next(first.glob("rows.words*"))
+    rows.write_bytes(rows.read_bytes()[:-1] + b"x")
+    with pytest.raises(ExportDamagedError, match="SHA-256"):
+        apply_deltas(base, [first], tmp_path / "applied")
+    assert not list(tmp_path.glob("*applied*"))
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_delta_may_be_replaced_also_where_it_names_removed_rows(tmp_path: Path) -> None:
+    alone = Alone()
+    alone.use(1, 2)
+    alone.export(tmp_path / "base", 2)
+    Removing(alone.session).remove_rows(alone.words, [1])
+    removed = alone.export(tmp_path / "delta", 1).tables["words"].removed
+
+    assert removed is not None
+    alone.export(tmp_path / "delta", 1)
+    assert not (tmp_path / "delta" / removed.name).exists()
