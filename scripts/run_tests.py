@@ -1,8 +1,9 @@
 """Run pytest under branch coverage: ``python scripts/run_tests.py [pytest's arguments]``.
 
-Without arguments the whole suite runs, in two phases: many files at once, then alone the tests
-that a busy machine breaks, which have the mark ``slow_machine``. With arguments pytest runs
-once, with them.
+Without arguments the whole suite runs, in three phases: many files of tests of whole jobs at
+once; then the cluster of containers, which mostly waits, and beside it what gives way to it,
+the tests of single processes; then alone the tests that a busy machine breaks, which have the
+mark ``slow_machine``. With arguments pytest runs once, with them.
 
 Measured are the main threads of pytest's own processes, not what tests start, and of the
 suite's tests those of the modules without input and output alone (the cores and the wire):
@@ -31,6 +32,19 @@ ALONE = "slow_machine"
 AT_ONCE = ("--numprocesses=3", "--dist=loadfile", "--no-loadscope-reorder", "--durations=25")
 """How most of the suite runs: three files at once on two cores, because tests of processes
 often wait; in the order that ``ORDER`` gives."""
+
+BESIDE = ("architecture", "recovery", "unit")
+"""Folders of ``tests`` whose tests run beside those of ``WAITING``, and give way to them."""
+
+WAITING = "compose"
+"""The folder of ``tests`` whose tests wait for minutes, with bounds that hold only where what
+else runs gives way."""
+
+GIVES_WAY = "--gives-way"
+"""Pytest's option in the processes that run the second phase."""
+
+LOWEST = 19
+"""How much less than others a process wants that gives way."""
 
 ORDER = ("compose", "processes", "security", "fuzz", "integration")
 """Folders of ``tests`` whose files begin first, in this order. They have the longest files: the
@@ -67,6 +81,11 @@ _ENDED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
 """How a phase ends that has run its tests. Otherwise no further one begins."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option of the second phase."""
+    parser.addoption(GIVES_WAY, action="store_true", help="give way to tests that wait")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the files of ``ORDER``'s folders first; all else keeps its order."""
     folders = [config.rootpath / "tests" / name for name in ORDER]
@@ -87,6 +106,8 @@ def pytest_collection_finish() -> None:
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Trace a test of the folders of ``COVERING``, and one of no folder of ``tests``."""
     tests = item.config.rootpath / "tests"
+    if item.config.getoption(GIVES_WAY) and not item.path.is_relative_to(tests / WAITING):
+        os.setpriority(os.PRIO_PROCESS, 0, LOWEST)  # what it starts inherits it
     covering = [tests / name for name in COVERING]
     if not item.path.is_relative_to(tests) or any(map(item.path.is_relative_to, covering)):
         threading.settrace(None)  # threads of tests run kernels and files, and no core
@@ -113,15 +134,22 @@ def _untraced() -> Iterator[None]:
 
 
 def phases() -> list[tuple[str, ...]]:
-    """Return pytest's arguments of each phase of the whole suite.
+    """Return pytest's arguments of each phase of the whole suite that has tests.
 
-    Collecting takes seconds, so the second phase collects only files that name its mark. There
-    is none if no file does.
+    Collecting takes seconds, so each phase collects its own folders only, and the last one
+    only files that name its mark.
     """
     files = sorted(Path("tests").rglob("test_*.py"))
+    folders = sorted({path.parts[1] for path in files})
+    second = [f"tests/{name}" for name in folders if name in {*BESIDE, WAITING}]
+    first = [f"tests/{name}" for name in folders if f"tests/{name}" not in second]
     marked = [str(path) for path in files if ALONE in path.read_text(encoding="utf-8")]
-    first = (*AT_ONCE, "-m", f"not {ALONE}")
-    return [first, ("--numprocesses=1", "-m", ALONE, *marked)] if marked else [first]
+    found = [
+        (first, (*AT_ONCE, "-m", f"not {ALONE}")),
+        (second, (*AT_ONCE, "-m", f"not {ALONE}", GIVES_WAY)),
+        (marked, ("--numprocesses=1", "-m", ALONE)),
+    ]
+    return [(*options, *paths) for paths, options in found if paths]
 
 
 def run(runs: Sequence[Sequence[str]]) -> int:

@@ -45,7 +45,6 @@ def run_kept(command: list[str]) -> tuple[int, str, str]:
     return process.returncode, stdout, stderr
 
 
-@pytest.mark.slow_machine
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a Docker engine")
 @pytest.mark.skipif(shutil.which("apt-get") is None, reason="the engine is Debian's")
 def test_a_cluster_trains_although_it_is_hurt() -> None:

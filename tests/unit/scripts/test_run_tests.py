@@ -1,5 +1,6 @@
-"""The suite's runner: its two phases, and what it makes of coverage data."""
+"""The suite's runner: its three phases, and what it makes of coverage data."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -128,7 +129,7 @@ def run_whole(tmp_path: Path, **tests: str) -> "subprocess.CompletedProcess[str]
     """Run the whole suite of a project with one measured module and these files of tests."""
     (tmp_path / MEASURED).mkdir(parents=True)
     (tmp_path / MEASURED / "halves.py").write_text(TWO_HALVES)
-    (tmp_path / COVERING).mkdir(parents=True)
+    (tmp_path / COVERING).mkdir(parents=True, exist_ok=True)
     for name, text in tests.items():
         (tmp_path / COVERING / f"test_{name}.py").write_text(text)
     text = RUNNER.read_text()
@@ -233,16 +234,40 @@ def test_tests_of_cores_and_the_wire_alone_are_measured(tmp_path: Path, processe
     assert "cores and wire: 66.7 %" in ran.stdout, "one of the two halves"
 
 
-def test_a_failure_and_low_coverage_in_the_first_phase_are_the_suites(tmp_path: Path) -> None:
+SAYS_ITS_PLACE = """
+import os
+
+def test_it():
+    with open("order", "a") as order:
+        order.write(f"{name} {{os.getpriority(os.PRIO_PROCESS, 0)}}\\n")
+"""
+
+
+def test_tests_of_single_processes_give_way_to_those_that_wait(tmp_path: Path) -> None:
+    for name in ("architecture", "compose", "processes"):
+        (tmp_path / "tests" / name).mkdir(parents=True)
+        path = tmp_path / "tests" / name / f"test_{name}.py"
+        path.write_text(SAYS_ITS_PLACE.format(name=name))
+
+    ran = run_whole(tmp_path, a=ALONE.format(expected=9), b=ORDINARY.format(mark="b"))
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    order = (tmp_path / "order").read_text().splitlines()
+    assert order == [f"processes {own}", f"compose {own}", "architecture 19"]
+    assert [f"= {n} passed" in ran.stdout for n in (1, 4)] == [True, True], ran.stdout
+
+
+def test_a_failure_and_low_coverage_in_an_earlier_phase_are_the_suites(tmp_path: Path) -> None:
     ran = run_whole(tmp_path, a=ALONE.format(expected=9), b=FAILS)
 
     assert ran.returncode == 1, ran.stdout + ran.stderr
     assert "1 failed" in ran.stdout
-    assert "= 1 passed in" in ran.stdout, "the second phase ran"
+    assert "= 1 passed in" in ran.stdout, "the last phase ran"
     assert "FAILED: cores and wire: 66.7 % (at least 95 %)" in ran.stdout
 
 
-def test_a_failure_in_the_second_phase_is_the_suites(tmp_path: Path) -> None:
+def test_a_failure_in_the_last_phase_is_the_suites(tmp_path: Path) -> None:
     ran = run_whole(tmp_path, a=ALONE.format(expected=0), b=ORDINARY.format(mark="b"))
 
     assert ran.returncode == 1, ran.stdout + ran.stderr
