@@ -173,8 +173,9 @@ def test_the_command_finds_changes_that_are_called_durable_too_early(tmp_path: P
 
 
 @pytest.mark.timeout(900)
-def test_twenty_runs_of_all_modes_are_right(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "paramfleet_worker", "verify", "--runs=20", "--jobs=2"]
+def test_runs_of_all_modes_are_right(tmp_path: Path) -> None:
+    # Of 12 seeds in a row each mode has three, one of them with moves or replicas.
+    words = [sys.executable, "-m", "paramfleet_worker", "verify", "--runs=12", "--jobs=2"]
 
     ended = subprocess.run(
         tied([*words, "--json"]),  # which has a prepared process of its own
@@ -187,9 +188,9 @@ def test_twenty_runs_of_all_modes_are_right(tmp_path: Path) -> None:
     *runs, summary = map(json.loads, ended.stdout.splitlines())
     wrong = [run for run in runs if run["problems"]]
     assert (ended.returncode, wrong) == (0, []), ended.stderr
-    assert (summary["runs"], summary["lost"], summary["doubled"]) == (20, 0, 0)
-    assert summary["kills"] >= 20
-    assert summary["migrations"] >= 4
+    assert (summary["runs"], summary["lost"], summary["doubled"]) == (12, 0, 0)
+    assert summary["kills"] >= 12
+    assert summary["migrations"] >= 2
 
 
 async def test_a_bound_of_staleness_is_kept_with_every_pserver(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Train a little and save; load checkpoints one after the other, and print the next losses.
 
-For each folder: the loss on one batch with the loaded values, and after one step on it.
+Each of the optimizers trains a model of its own, side by side. For each folder and optimizer: the loss
+on one batch with the loaded values, and after one step on it.
 """
 
 import argparse
@@ -15,11 +16,11 @@ parser = argparse.ArgumentParser()
 parser.add_argument(
     "--mode", default="sync", help="alone is what --mode sync does without a job"
 )
-parser.add_argument("--optimizer", default="adam")
+parser.add_argument("--optimizers", nargs="+", required=True)
 parser.add_argument("--dense", action="store_true", help="without a table of rows")
 parser.add_argument("--steps", type=int, default=0)
 parser.add_argument("--save", default="")
-parser.add_argument("folders", nargs="*")
+parser.add_argument("--folders", nargs="*", default=[])
 args = parser.parse_args()
 
 
@@ -38,6 +39,23 @@ class Small(torch.nn.Module):
         return logits
 
 
+KINDS: dict[str, Any] = {
+    "adam": torch.optim.Adam,
+    "adagrad": torch.optim.Adagrad,
+    "rowwise_adagrad": fleet.optim.RowwiseAdagrad,
+    "ftrl": fleet.optim.FTRL,
+}
+
+
+class Each(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.towers = torch.nn.ModuleList(Small() for _ in args.optimizers)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return torch.stack([tower(ids) for tower in self.towers])
+
+
 fleet.init()
 if fleet.is_server():
     fleet.init_server()
@@ -52,33 +70,35 @@ if args.mode == "geo":
 if args.mode == "localsgd":
     strategy.a_sync = strategy.localsgd = True
     strategy.localsgd_configs = {"k_steps": 2}
-model = fleet.distributed_model(Small())
-kinds: dict[str, Any] = {
-    "adam": torch.optim.Adam,
-    "adagrad": torch.optim.Adagrad,
-    "rowwise_adagrad": fleet.optim.RowwiseAdagrad,
-    "ftrl": fleet.optim.FTRL,
-}
-inner = kinds[args.optimizer](model.parameters(), lr=0.1)
+model: Any = fleet.distributed_model(Each())
+inner = [
+    KINDS[name](tower.parameters(), lr=0.1)
+    for name, tower in zip(args.optimizers, model.towers, strict=True)
+]
 optimizer = fleet.distributed_optimizer(inner, strategy)
 fleet.init_worker()
 ids = torch.arange(64) % 24
 labels = (ids % 3 == 0).float()
 
 
-def loss() -> torch.Tensor:
-    return torch.nn.functional.binary_cross_entropy_with_logits(model(ids), labels)
+def losses() -> torch.Tensor:
+    """Return the loss of each optimizer's model."""
+    return torch.stack([
+        torch.nn.functional.binary_cross_entropy_with_logits(logits, labels)
+        for logits in model(ids)
+    ])
 
 
 for _ in range(args.steps):
-    optimizer.minimize(loss())
+    optimizer.minimize(losses().sum())
 if args.save:
     fleet.save_persistables(args.save)
 found = {}
 for folder in args.folders:
     fleet.load_model(folder)
-    before = loss()
-    optimizer.minimize(before)
-    found[folder] = [before.item(), loss().item()]
+    before = losses()
+    optimizer.minimize(before.sum())
+    pairs = zip(before.tolist(), losses().tolist(), strict=True)
+    found[folder] = dict(zip(args.optimizers, pairs, strict=True))
 fleet.stop_worker()
 print(json.dumps(found))
