@@ -79,7 +79,8 @@ lint:
 
 unit:
 	@sh scripts/install.sh test
-	$(BIN)/python -m pytest -q tests/unit tests/architecture
+	$(BIN)/python -m pytest -q --numprocesses=auto --maxprocesses=4 --dist=loadfile \
+		-m 'not slow_machine' tests/unit tests/architecture
 
 docs:
 	@sh scripts/install.sh

@@ -126,6 +126,16 @@ async def plain_redis(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[P
         redis.stop()
 
 
+@pytest.fixture
+def data_dir() -> Path:
+    """The folder with real data that is not part of the checkout."""
+    named = read_environment().get("PARAMFLEET_DATA")
+    folder = Path(named) if named else Path(__file__).parents[2] / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip(f"no data in {folder}; set PARAMFLEET_DATA")
+    return folder
+
+
 class Certificates:
     """Certificates of made-up jobs, in files."""
 

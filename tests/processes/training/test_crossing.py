@@ -18,7 +18,7 @@ LOCAL = "localsgd"
 OPTIMIZERS = ("adagrad", "adam", "rowwise_adagrad", "ftrl")
 TOGETHER = pytest.param(OPTIMIZERS, False, id="rows")
 APART = [pytest.param((name,), True, id=f"dense-{name}") for name in OPTIMIZERS]
-"""LocalSGD keeps the dense parts of several optimizers in one table, and sync in one of each."""
+"""LocalSGD keeps the dense parts of all optimizers in one table, sync those of each in one."""
 
 Losses = dict[str, dict[str, list[float]]]
 """By folder and optimizer: with what was loaded, and after a step."""

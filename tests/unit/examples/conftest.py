@@ -6,26 +6,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from tests.prepared.plugin import pytest_runtest_protocol, pytest_sessionfinish
-
-from paramfleet_shared.settings.config import read_environment
-
-__all__ = ["pytest_runtest_protocol", "pytest_sessionfinish"]
 
 CHECKOUT = Path(__file__).parents[3]
 
 sys.path.insert(0, str(CHECKOUT / "examples" / "wide_and_deep"))
 sys.path.insert(0, str(CHECKOUT / "examples" / "online"))
-
-
-@pytest.fixture
-def data_dir() -> Path:
-    """The folder with real data that is not part of the checkout."""
-    named = read_environment().get("PARAMFLEET_DATA")
-    folder = Path(named) if named else CHECKOUT.parent / "shared" / "data"
-    if not folder.is_dir():
-        pytest.skip(f"no data in {folder}; set PARAMFLEET_DATA")
-    return folder
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Train a little and save; load checkpoints one after the other, and print the next losses.
 
-Each of the optimizers trains a model of its own, side by side. For each folder and optimizer: the loss
-on one batch with the loaded values, and after one step on it.
+Each of the optimizers trains a model of its own, side by side. For each folder and optimizer:
+the loss on one batch with the loaded values, and after one step on it.
 """
 
 import argparse
@@ -83,10 +83,12 @@ labels = (ids % 3 == 0).float()
 
 def losses() -> torch.Tensor:
     """Return the loss of each optimizer's model."""
-    return torch.stack([
-        torch.nn.functional.binary_cross_entropy_with_logits(logits, labels)
-        for logits in model(ids)
-    ])
+    return torch.stack(
+        [
+            torch.nn.functional.binary_cross_entropy_with_logits(logits, labels)
+            for logits in model(ids)
+        ]
+    )
 
 
 for _ in range(args.steps):
