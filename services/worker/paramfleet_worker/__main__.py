@@ -208,6 +208,15 @@ def _doctor(arguments: tuple[str, ...]) -> None:
     _delegate(command, "doctor", arguments)
 
 
+@main.command("plan", **DELEGATE)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def _plan(arguments: tuple[str, ...]) -> None:
+    """Say what each pserver needs for a table; no job is needed."""
+    from paramfleet_worker.app.planning.command import plan as command  # noqa: PLC0415 -- slow
+
+    _delegate(command, "plan", arguments)
+
+
 @main.command("verify", **DELEGATE)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def _verify(arguments: tuple[str, ...]) -> None:

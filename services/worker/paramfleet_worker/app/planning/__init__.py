@@ -1,0 +1,1 @@
+"""``paramfleet plan``: what a table will need, before there is a job."""

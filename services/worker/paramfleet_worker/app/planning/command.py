@@ -1,0 +1,223 @@
+"""``paramfleet plan``: reads the options, and says what follows from them."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, get_args
+
+import click
+from typing_extensions import override
+
+from paramfleet_shared.errors import ContractError
+from paramfleet_shared.settings.cli import BoundedCommand
+from paramfleet_shared.tables.disk.measuring import UNMEASURED
+from paramfleet_shared.tables.rows.layout import RowLayout
+from paramfleet_shared.tables.rules.catalog import RULES
+from paramfleet_shared.tables.rules.ctr.accessor import CTR
+from paramfleet_shared.tables.rules.ctr.catalog import PART_RULES
+from paramfleet_shared.tables.spec import Storage, TableSpec
+from paramfleet_worker.app.commands.arguments import JSON, show
+from paramfleet_worker.app.planning.sizes import row_sizes, spec_for, tier_sizes
+from paramfleet_worker.core.planning.plan import Load, Plan, Table, plan_table
+
+__all__ = ["plan"]
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_SIZE = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)([KMGT]?)(?:i?B)?", re.ASCII)
+_MOST_IDS = 1 << 63
+_LEAST_SHARDS = 8
+"""Of a job, if nothing is said."""
+
+
+class _Count(click.ParamType[int]):
+    """A whole number, also as 2e9."""
+
+    name = "number"
+
+    @override
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        try:
+            number = float(value)
+        except ValueError:
+            self.fail("say a number, as 2e9", param, ctx)
+        if not math.isfinite(number) or not 1 <= number < _MOST_IDS or number % 1:
+            self.fail(f"say a whole number from 1 to {_MOST_IDS:,}", param, ctx)
+        return int(value) if str(value).isdecimal() else int(number)
+
+
+class _Bytes(click.ParamType[int]):
+    """Bytes, also as 32G: units are powers of 1024."""
+
+    name = "bytes"
+
+    @override
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        if isinstance(value, int):
+            return value
+        found = _SIZE.fullmatch(value)
+        if found is None:
+            self.fail("say bytes as 512M, 32G or 1.5T", param, ctx)
+        return round(float(found[1]) * _UNITS[found[2]])
+
+
+@click.command(cls=BoundedCommand)
+@click.option("--ids", type=_Count(), required=True, help="That will have a row, as 2e9.")
+@click.option(
+    "--dim",
+    type=click.IntRange(min=1),
+    required=True,
+    help="Weights of a row, as Embedding has.",
+)
+@click.option(
+    "--optimizer",
+    type=click.Choice(sorted(set(RULES) - {CTR.name})),
+    default="adagrad",
+    show_default=True,
+    help="Whose states rows keep; without effect with --accessor.",
+)
+@click.option(
+    "--accessor",
+    type=click.Choice(sorted(PART_RULES)),
+    help="The table has a CtrAccessor, whose parts have this rule.",
+)
+@click.option(
+    "--storage",
+    type=click.Choice(get_args(Storage)),
+    default="float32",
+    show_default=True,
+    help="How the pservers keep values.",
+)
+@click.option("--servers", type=click.IntRange(1, 65_536), required=True, help="Pservers.")
+@click.option(
+    "--shards",
+    type=click.IntRange(1, 65_536),
+    help="num_shards of the job, as many as pservers or more.  [8, or as many as pservers]",
+)
+@click.option("--memory", type=_Bytes(), help="Of each pserver, as 32G.")
+@click.option(
+    "--zipf",
+    "exponent",
+    type=click.FloatRange(0.0, 4.0),
+    default=1.05,
+    show_default=True,
+    help="The exponent by which ids are used; 0 for equally often.",
+)
+@click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option(
+    "--batch",
+    type=click.IntRange(1, 1 << 30),
+    default=4096,
+    show_default=True,
+    help="Samples of a worker's batch.",
+)
+@click.option(
+    "--slots",
+    type=click.IntRange(1, 1 << 20),
+    default=26,
+    show_default=True,
+    help="Ids of a sample, in this table.",
+)
+@click.option(
+    "--samples-per-s", type=click.FloatRange(min=0.0), help="Wanted, of all workers together."
+)
+@click.option(
+    "--device-reads",
+    "device_reads_per_s",
+    type=click.FloatRange(min=1.0),
+    default=UNMEASURED.reads_per_s,
+    show_default=True,
+    help="Reads of 4 KiB a second that a pserver's disk does.",
+)
+@JSON
+def plan(*, as_json: bool, **options: Any) -> None:
+    """Say what each pserver needs for a table: memory, disk, network; no job is needed.
+
+    Dense parameters aren't counted. Rows beyond the memory are meant to be on a disk, by the
+    tier that docs/planning.md is about. Ends with 0 whatever the advice is.
+
+    Raises:
+        UsageError: if there can't be such a table.
+    """
+    try:
+        spec, found = _planned(options)
+    except ContractError as error:
+        raise click.UsageError(str(error)) from error
+    show(asdict(found), _lines(spec, found), as_json=as_json)
+
+
+def _planned(options: Mapping[str, Any]) -> tuple[TableSpec, Plan]:
+    """Return the table and what it needs.
+
+    Raises:
+        TableSpecError: if there can't be such a table.
+        UsageError: if there are fewer shards than pservers.
+    """
+    servers, shards = options["servers"], options["shards"]
+    if shards is None:
+        shards = max(_LEAST_SHARDS, servers)
+    if shards < servers:
+        message = f"--shards {shards} leaves some of {servers} pservers without any"
+        raise click.UsageError(message)
+    of_rows = ("dim", "optimizer", "accessor", "storage")
+    spec = spec_for(**{name: options[name] for name in of_rows})
+    table = Table(
+        ids=options["ids"],
+        servers=servers,
+        exponent=options["exponent"],
+        memory_bytes=options["memory"],
+    )
+    of_load = ("workers", "batch", "slots", "samples_per_s", "device_reads_per_s")
+    load = Load(**{name: options[name] for name in of_load})
+    tier = tier_sizes(spec, rows=-(-table.ids // servers), shards=-(-shards // servers))
+    return spec, plan_table(table, load, row_sizes(spec), tier)
+
+
+def _lines(spec: TableSpec, found: Plan) -> list[str]:
+    """Return what is said of a plan."""
+    columns = ", ".join(
+        f"{each.name} {each.width * each.dtype.itemsize}" for each in RowLayout.of(spec).columns
+    )
+    both = _size(found.rows_memory + found.index_memory)
+    rows, index = _size(found.rows_memory), _size(found.index_memory)
+    memory = f"{both}: rows {rows}, index {index} ({found.index_bytes} bytes a row)"
+    if found.usable_memory is not None:
+        memory += f"; tables may take {_size(found.usable_memory)}"
+    net = found.network
+    pulled, pushed = _size(net.pulled), _size(net.pushed)
+    said = {
+        "rows": f"{found.rows:,} of {found.row_bytes:,} bytes: {columns}",
+        "memory": memory,
+        "network": f"{net.rows:,.0f} rows a step: pulls {pulled}, pushes {pushed} at most",
+        **_said_of_disk(found),
+    }
+    who = f"each of {found.servers:,} pservers" if found.servers > 1 else "the pserver"
+    lines = [f"  {name:<8} {text}" for name, text in said.items()]
+    return [who, *lines, f"{found.verdict.replace('_', ' ')}: {found.advice}"]
+
+
+def _said_of_disk(found: Plan) -> dict[str, str]:
+    """Return what is said where not all rows are in memory."""
+    disk, misses = found.disk, found.misses
+    if disk is None or misses is None:
+        return {}
+    pages, log, journal = (_size(each) for each in (disk.pages, disk.log, disk.journal))
+    whole, share = _size(disk.pages + disk.log + disk.journal), misses.cached_rows / found.rows
+    by_clock = f"{misses.clock:.3g} rows a sample by a clock (characteristic time)"
+    said = {
+        "disk": f"{whole}: pages {pages}, log {log}, journal {journal}",
+        "cache": f"{misses.cached_rows:,} rows in memory, {share:.1%} of all",
+        "misses": f"{by_clock}; {misses.hottest:.3g} if the hottest stay, the least there is",
+    }
+    if misses.reads_per_s is not None:
+        said["reads"] = f"{misses.reads_per_s:,.0f} a second of the disk"
+    return said
+
+
+def _size(num_bytes: float) -> str:
+    """Return bytes as they are read best."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if num_bytes < 1000:
+            return f"{num_bytes:.3g} {unit}"
+        num_bytes /= 1024
+    return f"{num_bytes:,.3g} TiB" if num_bytes < 1000 else f"{num_bytes:,.0f} TiB"

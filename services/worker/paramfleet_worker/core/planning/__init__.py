@@ -1,0 +1,1 @@
+"""What a table will need: decisions about numbers, before there is a job."""
