@@ -32,6 +32,7 @@ from paramfleet_shared.tables.disk.merging import InMemory, merge_into
 from paramfleet_shared.tables.disk.pages.files import PageFiles
 from paramfleet_shared.tables.disk.pages.header import TierState
 from paramfleet_shared.tables.disk.pages.lookups import Answers, Lookups
+from paramfleet_shared.tables.disk.pages.passes import CHUNK_BYTES, all_rows, sweep_rows
 from paramfleet_shared.tables.disk.pages.rebuilding import Hold, Pages
 from paramfleet_shared.tables.disk.stats import TierOptions, TierStats
 from paramfleet_shared.tables.memory.shapes import check_array
@@ -172,9 +173,8 @@ class DiskTier:
         files, log = self._ready()
         number = self._changes
         unseen = [np.ones(part.num_keys, np.bool_) for part in log.parts]
-        total, most = files.state.pages, self._pages.most
-        for first in range(0, total, most):
-            keys, rows = self._pages.rows_of(np.arange(first, min(total, first + most)))
+        most = max(1, CHUNK_BYTES // files.state.page_bytes)
+        for keys, rows in all_rows(files, most):
             stays = log.overlay(keys, rows, unseen)
             yield keys[stays], rows[stays]
             self._ready()
@@ -460,7 +460,7 @@ class DiskTier:
 
         Args:
             change: Gets keys uint64 [n] and rows uint32 [n, W], changes rows in place, and says
-                of which: bool [n].
+                of which: bool [n]. It doesn't use the tier: pages are written meanwhile.
 
         Returns:
             How many rows were changed.
@@ -475,10 +475,7 @@ class DiskTier:
         self.merge()
         files, _ = self._ready()
         self._changes += 1
-        num, total, most = 0, files.state.pages, self._pages.most
-        for first in range(0, total, most):
-            num += self._pages.sweep(np.arange(first, min(total, first + most)), change)
-        return num
+        return sweep_rows(files, self._pages, change)
 
     # The rest.
 

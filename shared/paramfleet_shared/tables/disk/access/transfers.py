@@ -11,8 +11,8 @@ import mmap
 import os
 import platform
 import threading
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,8 @@ from paramfleet_shared.tables.disk.kernels.transfers import (
     SETUP,
     Extents,
     RingArrays,
+    await_ring,
+    begin_by_ring,
     transfer_by_ring,
     transfer_in_turn,
 )
@@ -31,6 +33,8 @@ Engine = Literal["auto", "ring", "threads"]
 
 DEPTH = 64
 """Reads at once through a ring: more gain little and wait longer."""
+
+_ENTRIES = 2 * DEPTH
 
 THREADS = 16
 
@@ -63,21 +67,26 @@ class Arena:
 
 
 class _Ring:
-    """An io_uring of one thread.
+    """An io_uring.
+
+    Args:
+        entries: Transfers at once.
+        of_one_thread: Whether the one that makes it alone uses it.
 
     Raises:
         OSError: if the system has none, or forbids it.
     """
 
-    def __init__(self, entries: int) -> None:
+    def __init__(self, entries: int, *, of_one_thread: bool) -> None:
         syscall = ctypes.CDLL(None, use_errno=True).syscall
         parameters = np.zeros(_PARAMETERS, np.uint32)
         # Without these flags completions come at any time: that needs barriers which kernels
         # don't have, but for processors that keep the order of stores.
-        flags = [_ONE_ISSUER | _COMPLETES_IN_ENTER]
+        flags = [_ONE_ISSUER | _COMPLETES_IN_ENTER] if of_one_thread else []
         if platform.machine() in {"x86_64", "AMD64"}:
             flags.append(0)
         fd = -1
+        ctypes.set_errno(errno.ENOSYS)
         for each in flags:
             parameters[:] = 0
             parameters[2] = each
@@ -123,25 +132,41 @@ class _Ring:
         )
 
 
+class _Begun(NamedTuple):
+    """Reads that nobody has waited for."""
+
+    file: int
+    extents: Extents
+    asked: int
+    """So many of the ring."""
+    flying: int
+    """And so many of them has the system."""
+    tasks: list[Future[None]]
+    """Of the threads."""
+
+
 class Transfers:
     """Reads and writes extents of files. One thread uses it at a time.
 
     Args:
         engine: ``auto`` takes a ring where the system allows it, else threads.
+        may_begin: Whether ``begin`` is called: its reads may be waited for on another thread.
 
     Raises:
         OSError: if ``engine`` is ``ring`` and there can't be one.
     """
 
-    def __init__(self, engine: Engine = "auto") -> None:
+    def __init__(self, engine: Engine = "auto", *, may_begin: bool = False) -> None:
         self.reason = ""
         """Why there is no ring, if it was wanted."""
         self._ring: _Ring | None = None
+        self._may_begin = may_begin
         self._thread = threading.get_native_id()
         self._pool: ThreadPoolExecutor | None = None
+        self._begun: _Begun | None = None
         if engine != "threads":
             try:
-                self._ring = _Ring(2 * DEPTH)
+                self._ring = _Ring(_ENTRIES, of_one_thread=not may_begin)
             except OSError as error:
                 if engine == "ring":
                     raise
@@ -176,8 +201,57 @@ class Transfers:
         for number in np.flatnonzero(extents.done == 0).tolist():
             _again(file, extents, number, write=write)
 
+    def begin(
+        self, file: int, offsets: NDArray[np.int64], sizes: NDArray[np.int64],
+        addresses: NDArray[np.int64],
+    ) -> None:  # fmt: skip
+        """Begin to read extents, as ``run`` does; ``finish`` waits for them.
+
+        Nothing else may be transferred by this object meanwhile.
+        """
+        assert self._may_begin
+        assert self._begun is None, "one after the other"
+        extents = Extents(offsets, sizes, addresses, np.zeros(offsets.size, np.uint8))
+        asked, flying, tasks = 0, 0, []
+        if self._ring is None:
+            tasks = self._tasks(file, extents, write=False)
+        elif offsets.size <= _ENTRIES:  # else they are read when somebody waits for them
+            asked = offsets.size
+            flying = begin_by_ring(self._ring.arrays, file, extents)
+        self._begun = _Begun(file, extents, asked, flying, tasks)
+
+    def finish(self) -> None:
+        """Wait for what was begun; pass if nothing was.
+
+        Raises:
+            OSError: if the system refuses, or the file ends before an extent does.
+        """
+        begun = self._wait()
+        if begun is not None:
+            if not begun.asked and not begun.tasks and begun.extents.offsets.size:
+                offsets, sizes, addresses, _ = begun.extents
+                self.run(begun.file, offsets, sizes, addresses)
+                return
+            for number in np.flatnonzero(begun.extents.done == 0).tolist():
+                _again(begun.file, begun.extents, number, write=False)
+
+    def _wait(self) -> _Begun | None:
+        """Return what was begun, when nothing of it is under way any more."""
+        begun, self._begun = self._begun, None
+        if begun is None:
+            return None
+        for task in begun.tasks:
+            task.result()
+        if begun.asked:
+            assert self._ring is not None, "it was asked"
+            broke = await_ring(self._ring.arrays, begun.extents, begun.flying)
+            if broke or begun.flying < begun.asked:  # what it hasn't it must never read
+                self._leave_ring("io_uring: the ring broke")
+        return begun
+
     def close(self) -> None:
         """End what was made; idempotent."""
+        self._wait()
         if self._ring is not None:
             os.close(self._ring.fd)
             self._ring = None
@@ -186,11 +260,12 @@ class Transfers:
             self._pool = None
 
     def _by_ring(self, file: int, extents: Extents, *, write: bool) -> None:
-        if self._thread != threading.get_native_id():  # a ring is its thread's own
+        is_own = self._thread == threading.get_native_id()
+        if not is_own and not self._may_begin:  # a ring is its thread's own
             self._leave_ring("")
             self._thread = threading.get_native_id()
             try:
-                self._ring = _Ring(2 * DEPTH)
+                self._ring = _Ring(_ENTRIES, of_one_thread=True)
             except OSError as error:
                 self.reason = f"io_uring: {error.strerror}"
         if self._ring is None:
@@ -209,14 +284,18 @@ class Transfers:
         if num <= 1:
             transfer_in_turn(file, extents, 0, 1, write)
             return
+        for task in self._tasks(file, extents, write=write):
+            task.result()
+
+    def _tasks(self, file: int, extents: Extents, *, write: bool) -> list[Future[None]]:
+        """Have threads transfer extents."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(THREADS, "paramfleet-tier")
-        tasks = [
+        num = min(THREADS, extents.offsets.size)
+        return [
             self._pool.submit(transfer_in_turn, file, extents, first, num, write)
             for first in range(num)
         ]
-        for task in tasks:
-            task.result()
 
 
 def _again(file: int, extents: Extents, number: int, *, write: bool) -> None:

@@ -14,7 +14,16 @@ from numpy.typing import NDArray
 
 from paramfleet_shared.tables.kernels.basics.compiled import inlined, kernel
 
-__all__ = ["ENTER", "SETUP", "Extents", "RingArrays", "transfer_by_ring", "transfer_in_turn"]
+__all__ = [
+    "ENTER",
+    "SETUP",
+    "Extents",
+    "RingArrays",
+    "await_ring",
+    "begin_by_ring",
+    "transfer_by_ring",
+    "transfer_in_turn",
+]
 
 SETUP, ENTER = 425, 426
 """Numbers of the system calls, the same on every processor."""
@@ -122,6 +131,40 @@ def transfer_by_ring(
         else:
             queued -= got
             flying += got
+        flying -= _take(ring, extents)
+    return 0
+
+
+@kernel
+def begin_by_ring(ring: RingArrays, file: int, extents: Extents) -> int:
+    """Begin to read extents, all at once; return how many are under way.
+
+    There must be room for them in the ring, and nothing may be under way.
+    """
+    num = extents.offsets.size
+    for i in range(num):
+        _ask(ring, file, _READ, extents, i)
+    flying, tries = 0, 0
+    while flying < num:
+        got = _syscall(ENTER, ring.fd, num - flying, 0, 0, 0, 0)
+        if got < 0:
+            tries += 1
+            if tries > _TRIES:
+                return flying
+        else:
+            flying += got
+    return flying
+
+
+@kernel
+def await_ring(ring: RingArrays, extents: Extents, flying: int) -> int:
+    """Wait for what was begun; return 0, or -1 if the ring can't be used."""
+    tries = 0
+    while flying:
+        if _syscall(ENTER, ring.fd, 0, 1, _WAITS, 0, 0) < 0:
+            tries += 1
+            if tries > _TRIES:
+                return -1
         flying -= _take(ring, extents)
     return 0
 

@@ -9,8 +9,9 @@ are written again when the folder is opened.
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +38,7 @@ from paramfleet_shared.tables.disk.pages.header import (
     unpack_slot,
 )
 
-__all__ = ["JOURNAL", "PAGES", "PAGES_OFFSET", "PageFiles", "Place"]
+__all__ = ["JOURNAL", "PAGES", "PAGES_OFFSET", "Batch", "Helping", "PageFiles", "Place"]
 
 PAGES, OVERFLOW, JOURNAL = "pages", "overflow", "journal"
 _PAGES_MAGIC, _JOURNAL_MAGIC = b"PFtier\0p", b"PFtier\0j"
@@ -65,6 +66,25 @@ class Place(NamedTuple):
     """Added to a page's number in its tag."""
 
 
+class Batch(NamedTuple):
+    """Pages that replace others, all of them or none."""
+
+    state: TierState
+    """Afterwards."""
+    tags: NDArray[np.int64]
+    """[n], sorted."""
+    out: Arena
+    """The pages in this order, behind room for their slot and table (``num_slot_words``)."""
+
+
+class Helping(Protocol):
+    """What has reads or writes of the files under way while it isn't called."""
+
+    def close(self) -> None:
+        """End it, and wait for them; idempotent."""
+        ...
+
+
 class PageFiles:
     """The files of one tier, open.
 
@@ -85,13 +105,15 @@ class PageFiles:
     def __init__(
         self, folder: Path, fresh: TierState, transfers: Transfers, system: System
     ) -> None:
-        self._system, self._transfers, self._folder = system, transfers, folder
+        self._system, self.transfers, self._folder = system, transfers, folder
         self.failure: FleetError | None = None
         """Why nothing can be done any more."""
         self.out = Arena()
         """Pages of a batch, behind their slot and table."""
         self.num_requests = 0
         """Reads of pages beside each other."""
+        self.helpers: set[Helping] = set()
+        """They end before the files are closed."""
         self._slots = Arena()
         self._files: list[int] = []
         with contextlib.ExitStack() as stack:
@@ -114,6 +136,8 @@ class PageFiles:
 
     def close(self) -> None:
         """Close the files; idempotent."""
+        for helper in list(self.helpers):
+            helper.close()
         while self._files:
             os.close(self._files.pop())
 
@@ -132,22 +156,72 @@ class PageFiles:
             TierReadError: if the system refuses.
             TierDamagedError: if a page isn't what was written.
         """
+        with self._reading(place):
+            self.transfers.run(place.file, *self._extents(place, numbers, arena, first))
+        self.check(place, arena.words[first * self.form.page_words :], numbers)
+
+    def begin_read(
+        self,
+        place: Place,
+        numbers: NDArray[np.int64],
+        by: tuple[Transfers, Arena],
+        first: int = 0,
+    ) -> None:
+        """Begin to read pages as ``read`` does; ``end_read`` with the same waits for them.
+
+        Args:
+            place: Where they are.
+            numbers: int64 [n], sorted, each once.
+            by: What reads nothing else meanwhile, and where to.
+            first: Pages in the arena that are before them, and stay.
+        """
+        transfers, arena = by
+        transfers.begin(place.file, *self._extents(place, numbers, arena, first))
+
+    def end_read(
+        self,
+        place: Place,
+        numbers: NDArray[np.int64],
+        by: tuple[Transfers, Arena],
+        first: int = 0,
+    ) -> None:
+        """Wait for pages, and check them.
+
+        Raises:
+            TierReadError: if the system refuses.
+            TierDamagedError: if a page isn't what was written.
+        """
+        transfers, arena = by
+        with self._reading(place):
+            transfers.finish()
+        self.check(place, arena.words[first * self.form.page_words :], numbers)
+
+    def _extents(
+        self, place: Place, numbers: NDArray[np.int64], arena: Arena, first: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Return offsets, sizes and addresses of pages that are to be read."""
         size = self.state.page_bytes
         arena.reserve((first + numbers.size) * size)
         starts, counts = _neighbours(numbers, READ_BYTES // size)
         self.num_requests += starts.size
+        return (
+            place.offset + numbers[starts] * size,
+            counts * size,
+            arena.address + (first + starts) * size,
+        )
+
+    @contextlib.contextmanager
+    def _reading(self, place: Place) -> Iterator[None]:
+        """Say of what a refused read was.
+
+        Raises:
+            TierReadError: if the system refuses.
+        """
         try:
-            self._transfers.run(
-                place.file,
-                place.offset + numbers[starts] * size,
-                counts * size,
-                arena.address + (first + starts) * size,
-            )
+            yield
         except OSError as error:
             reason = error.strerror or str(error)
             raise TierReadError(path=str(place.path), reason=reason) from error
-        words = arena.words[first * self.form.page_words :]
-        self.check(place, words, numbers)
 
     def check(
         self, place: Place, words: NDArray[np.uint64], numbers: NDArray[np.int64]
@@ -168,12 +242,12 @@ class PageFiles:
         table = -(-num_pages * WORD_BYTES // _TABLE_BYTES) * _TABLE_BYTES
         return (SLOT_BYTES + table) // WORD_BYTES
 
-    def commit(self, state: TierState, tags: NDArray[np.int64]) -> None:
+    def commit(self, batch: Batch, transfers: Transfers | None = None) -> None:
         """Replace pages: all of them, whatever happens, or none.
 
         Args:
-            state: Afterwards.
-            tags: int64 [n], sorted; the pages are in ``out`` in this order.
+            batch: The pages; the state is that of the files afterwards.
+            transfers: Those of the calling thread; None for those of the tier's.
 
         Raises:
             TierFullError: if there is no room; nothing was changed.
@@ -182,16 +256,16 @@ class PageFiles:
         if self.failure is not None:
             raise self.failure
         try:
-            self._claim(state, tags)
+            self._claim(batch.state, batch.tags)
             if self._system.survives:
-                self._write_journal(state, tags)
+                self._write_journal(batch)
         except OSError as error:
             raise self._failed(self._journal.path, error, is_whole=True) from error
         try:
-            self._write_pages(state, tags)
+            self._write_pages(batch, self.transfers if transfers is None else transfers)
         except OSError as error:
             raise self._failed(self.main.path, error, is_whole=False) from error
-        self.state = state
+        self.state = batch.state
 
     def trim(self) -> None:
         """Give room back that no page needs.
@@ -229,17 +303,18 @@ class PageFiles:
             wanted = max(num, last) if place is self.main else num
             self._system.claim(place.file, place.offset + wanted * state.page_bytes)
 
-    def _write_journal(self, state: TierState, tags: NDArray[np.int64]) -> None:
+    def _write_journal(self, batch: Batch) -> None:
         """Write a batch to the journal, and wait until it is on the disk.
 
         Raises:
             OSError: if the system refuses.
         """
+        state, tags, out = batch
         before = self.num_slot_words(tags.size)
         num_bytes = before * WORD_BYTES + tags.size * state.page_bytes
-        self.out.reserve(num_bytes)
+        out.reserve(num_bytes)
         slot = pack_slot(_JOURNAL_MAGIC, {"state": state.facts(), "pages": tags.size})
-        memory = self.out.words
+        memory = out.words
         head = SLOT_BYTES // WORD_BYTES
         memory[:head] = np.frombuffer(slot, np.uint64)
         memory[head:before] = 0
@@ -249,13 +324,14 @@ class PageFiles:
         self._system.write(self._journal.file, [view], 0)
         self._system.sync(self._journal.file)
 
-    def _write_pages(self, state: TierState, tags: NDArray[np.int64]) -> None:
-        """Write what ``out`` holds to where it belongs, and wait for the disk.
+    def _write_pages(self, batch: Batch, transfers: Transfers) -> None:
+        """Write pages to where they belong, and wait for the disk.
 
         Raises:
             OSError: if the system refuses.
         """
-        base = self.out.address + self.num_slot_words(tags.size) * WORD_BYTES
+        state, tags, out = batch
+        base = out.address + self.num_slot_words(tags.size) * WORD_BYTES
         size, num_main = state.page_bytes, int(np.searchsorted(tags, OVERFLOW_FILE))
         for place, first, last in (
             (self.main, 0, num_main),
@@ -266,7 +342,7 @@ class PageFiles:
             numbers = tags[first:last] - place.tag
             starts, counts = _neighbours(numbers, WRITE_BYTES // size)
             self._system.write_extents(
-                self._transfers,
+                transfers,
                 place.file,
                 (
                     place.offset + numbers[starts] * size,
@@ -306,7 +382,7 @@ class PageFiles:
         """
         arena.reserve(num_bytes)
         extent = np.array([[offset], [num_bytes], [arena.address]])
-        self._transfers.run(file, extent[0], extent[1], extent[2])
+        self.transfers.run(file, extent[0], extent[1], extent[2])
 
     def _slot(self, place: Place, magic: bytes, offset: int) -> dict[str, Any] | None:
         """Read a slot; None if it isn't whole.
@@ -369,7 +445,7 @@ class PageFiles:
             return
         self._claim(state, tags)
         try:
-            self._write_pages(state, tags)
+            self._write_pages(Batch(state, tags, self.out), self.transfers)
         except OSError as error:
             raise self._failed(self.main.path, error, is_whole=False) from error
         self.state = state

@@ -1,13 +1,13 @@
 """Pages replaced by others that have what changed, one batch after the other."""
 
 import heapq
-from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.tables.disk.access.transfers import Arena
+from paramfleet_shared.tables.disk.access.transfers import Arena, Transfers
 from paramfleet_shared.tables.disk.kernels.pages import COUNT, OVERFLOW_FILE, WORD_BYTES
 from paramfleet_shared.tables.disk.kernels.rebuilding import (
     Buckets,
@@ -15,15 +15,14 @@ from paramfleet_shared.tables.disk.kernels.rebuilding import (
     collect,
     count_rows,
     emit,
-    next_pages,
-    take_rows,
 )
-from paramfleet_shared.tables.disk.pages.files import PageFiles
+from paramfleet_shared.tables.disk.pages.files import Batch, PageFiles
 from paramfleet_shared.tables.disk.pages.geometry import Geometry, Regrouping
 from paramfleet_shared.tables.disk.pages.header import TierState
+from paramfleet_shared.tables.disk.pages.loading import Loaded, Loader
 from paramfleet_shared.tables.disk.pages.lookups import spans
 
-__all__ = ["BATCH_BYTES", "Hold", "Pages", "no_changes"]
+__all__ = ["BATCH_BYTES", "Hold", "Made", "Pages", "no_changes"]
 
 BATCH_BYTES = 16 << 20
 """Of pages that are replaced at once."""
@@ -49,6 +48,14 @@ class Hold:
         """Whether keys have moved nevertheless."""
 
 
+class Made(NamedTuple):
+    """A batch that isn't committed as yet."""
+
+    batch: Batch
+    free: list[int]
+    """A heap of the overflow pages that nobody uses afterwards."""
+
+
 class Pages:
     """Replaces pages.
 
@@ -62,7 +69,7 @@ class Pages:
 
     def __init__(self, files: PageFiles) -> None:
         self._files = files
-        self._arena = Arena()
+        self._loader = Loader(files)
         self._none = no_changes(files.form.pitch)
         self._free = self._find_free()
         """A heap of overflow pages that nobody uses."""
@@ -88,43 +95,18 @@ class Pages:
         return True
 
     @property
+    def present(self) -> Made:
+        """Return what was committed last, as what the next batch is made behind."""
+        state = self._files.state
+        return Made(Batch(state, np.empty(0, np.int64), self._files.out), self._free)
+
+    @property
     def most(self) -> int:
         """Return how many pages a batch may replace."""
         return BATCH_BYTES // self._files.state.page_bytes
 
-    def load(self, numbers: NDArray[np.int64]) -> tuple[int, NDArray[np.int64]]:
-        """Read pages and all their overflow pages to the arena.
-
-        Args:
-            numbers: int64 [n], sorted, each once.
-
-        Returns:
-            How many pages these are, and the numbers of the overflow pages, sorted.
-
-        Raises:
-            TierReadError: if the system refuses.
-            TierDamagedError: if a page isn't what was written.
-        """
-        files = self._files
-        files.read(files.main, numbers, self._arena)
-        first, last = 0, numbers.size
-        found = np.empty(last, np.int64)
-        extra: list[NDArray[np.int64]] = []
-        while True:
-            following = np.sort(
-                found[: next_pages(self._arena.words, first, last, files.form, found)]
-            )
-            if not following.size:
-                break
-            files.read(files.overflow, following, self._arena, last)
-            extra.append(following)
-            first, last = last, last + following.size
-        return last, np.sort(np.concatenate([np.empty(0, np.int64), *extra]))
-
-    def rows_of(
-        self, numbers: NDArray[np.int64]
-    ) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
-        """Return all keys and rows of some pages.
+    def load(self, numbers: NDArray[np.int64]) -> Loaded:
+        """Read pages and all their overflow pages; valid until the next call.
 
         Args:
             numbers: int64 [n], sorted, each once.
@@ -133,42 +115,7 @@ class Pages:
             TierReadError: if the system refuses.
             TierDamagedError: if a page isn't what was written.
         """
-        num, _ = self.load(numbers)
-        return self._loaded_rows(num)
-
-    def sweep(
-        self,
-        numbers: NDArray[np.int64],
-        change: Callable[[NDArray[np.uint64], NDArray[np.uint32]], NDArray[np.bool_]],
-    ) -> int:
-        """Let rows of some pages be changed; return how many were.
-
-        Args:
-            numbers: int64 [n], sorted, each once.
-            change: Gets all keys and rows, changes rows in place, and says of which.
-
-        Raises:
-            TierReadError: if the system refuses to read.
-            TierDamagedError: if a page isn't what was written.
-            TierFullError: if there is no room; nothing was changed.
-            TierFailedError: if the system refuses to write.
-        """
-        loaded = self.load(numbers)
-        keys, rows = self._loaded_rows(loaded[0])
-        changed = np.flatnonzero(change(keys, rows))
-        if changed.size:
-            changes = Changes(keys[changed], rows, changed)
-            self._replace(numbers, numbers, self._files.state.geometry, changes, loaded)
-        return changed.size
-
-    def _loaded_rows(self, num: int) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
-        """Return all keys and rows of the pages in the arena."""
-        form, words = self._files.form, self._arena.words
-        total = count_rows(words, num, form)
-        keys = np.empty(total, np.uint64)
-        rows = np.empty((total, form.pitch), np.uint32)
-        take_rows((words, words.view(np.uint32)), num, form, keys, rows)
-        return keys, rows
+        return self._loader.load(numbers)
 
     def change(self, numbers: NDArray[np.int64], changes: Changes) -> None:
         """Change rows of some pages.
@@ -228,7 +175,7 @@ class Pages:
             num -= 1
         state = self._files.state
         state = replace(state, batch=state.batch + 1, merged=segment, overflow_pages=num)
-        self._files.commit(state, np.empty(0, np.int64))
+        self._files.commit(Batch(state, np.empty(0, np.int64), self._files.out))
         self._free = [each for each in self._free if each < num]
         heapq.heapify(self._free)
         self._files.trim()
@@ -241,11 +188,12 @@ class Pages:
             TierDamagedError: if one isn't what was written.
         """
         free: list[int] = []
+        arena = Arena()
         total, form = self._files.state.overflow_pages, self._files.form
         for first in range(0, total, self.most):
             numbers = np.arange(first, min(total, first + self.most))
-            self._files.read(self._files.overflow, numbers, self._arena)
-            words = self._arena.words[: numbers.size * form.page_words]
+            self._files.read(self._files.overflow, numbers, arena)
+            words = arena.words[: numbers.size * form.page_words]
             counts = words.reshape(numbers.size, -1)[:, COUNT]
             free.extend(numbers[counts == 0].tolist())
         return free
@@ -256,7 +204,6 @@ class Pages:
         made: NDArray[np.int64],
         geometry: Geometry,
         changes: Changes,
-        loaded: tuple[int, NDArray[np.int64]] | None = None,
     ) -> None:
         """Make pages out of others, and commit them.
 
@@ -266,22 +213,54 @@ class Pages:
             TierFullError: if there is no room; nothing was changed.
             TierFailedError: if the system refuses to write.
         """
-        form = self._files.form
-        num, extra = self.load(former) if loaded is None else loaded
-        words = self._arena.words
+        self.commit(self.make(self.load(former), (made, geometry), changes, self.present))
+
+    def commit(self, made: Made, transfers: Transfers | None = None) -> None:
+        """Replace pages: all of them, whatever happens, or none.
+
+        Args:
+            made: Behind what was committed last.
+            transfers: Those of the calling thread; None for those of the tier's.
+
+        Raises:
+            TierFullError: if there is no room; nothing was changed.
+            TierFailedError: if the system refuses.
+        """
+        self._files.commit(made.batch, transfers)
+        self._free = made.free
+
+    def make(
+        self,
+        loaded: Loaded,
+        made: tuple[NDArray[np.int64], Geometry],
+        changes: Changes,
+        last: Made,
+        out: Arena | None = None,
+    ) -> Made:
+        """Make pages out of others.
+
+        Args:
+            loaded: The others.
+            made: The numbers of the pages, sorted, and which there are from now on.
+            changes: Of keys of these pages.
+            last: The batch before, which is committed or will be.
+            out: Where to; None for the tier's own.
+        """
+        form, (numbers, geometry) = self._files.form, made
+        words, num = loaded.words, loaded.num
         room = count_rows(words, num, form) + changes.keys.size
         buckets = Buckets(
-            np.empty(made.size + 1, np.int64),
-            np.empty(made.size, np.int64),
+            np.empty(numbers.size + 1, np.int64),
+            np.empty(numbers.size, np.int64),
             np.empty(room, np.uint64),
             np.empty(room, np.int64),
         )
         more, needed = collect(
-            words, num, form, (made, (geometry.groups, geometry.pages)), changes, buckets
+            words, num, form, (numbers, (geometry.groups, geometry.pages)), changes, buckets
         )
-        numbers, free, state = self._extra_numbers(extra, needed)
-        out = self._out(made.size + numbers.size)
-        flat = changes.rows.reshape(-1)
+        extra, free, state = _extra_numbers(last, loaded.extra, needed)
+        arena = self._files.out if out is None else out
+        to = self._cleared(arena, numbers.size + extra.size)
         state = replace(
             state,
             batch=state.batch + 1,
@@ -291,43 +270,43 @@ class Pages:
         )
         emit(
             words.view(np.uint32),
-            flat,
+            changes.rows.reshape(-1),
             form,
             buckets,
-            (out, out.view(np.uint32), made, numbers),
+            (to, to.view(np.uint32), numbers, extra),
             state.batch,
         )
-        tags = np.concatenate([made, numbers + OVERFLOW_FILE])
-        self._files.commit(state, tags)
-        for each in numbers[needed:].tolist():
+        for each in extra[needed:].tolist():
             heapq.heappush(free, each)
-        self._free = free
+        tags = np.concatenate([numbers, extra + OVERFLOW_FILE])
+        return Made(Batch(state, tags, arena), free)
 
-    def _extra_numbers(
-        self, had: NDArray[np.int64], needed: int
-    ) -> tuple[NDArray[np.int64], list[int], TierState]:
-        """Return the overflow pages of a batch, what is free then, and the state with them.
-
-        Those that the batch's pages had, of which some may not be needed any more; or all of
-        them and others.
-        """
-        state, free = self._files.state, self._free.copy()
-        num = state.overflow_pages
-        more: list[int] = []
-        while had.size + len(more) < needed:
-            if free:
-                more.append(heapq.heappop(free))
-            else:
-                more.append(num)
-                num += 1
-        numbers = np.sort(np.concatenate([had, np.array(more, np.int64)]))
-        return numbers, free, replace(state, overflow_pages=num)
-
-    def _out(self, num_pages: int) -> NDArray[np.uint64]:
+    def _cleared(self, arena: Arena, num_pages: int) -> NDArray[np.uint64]:
         """Return where a batch's pages go, zeros."""
         files = self._files
         before = files.num_slot_words(num_pages)
         after = before + num_pages * files.form.page_words
-        out = files.out.reserve(after * WORD_BYTES)[before:after]
+        out = arena.reserve(after * WORD_BYTES)[before:after]
         out[:] = 0
         return out
+
+
+def _extra_numbers(
+    last: Made, had: NDArray[np.int64], needed: int
+) -> tuple[NDArray[np.int64], list[int], TierState]:
+    """Return the overflow pages of a batch, what is free then, and the state with them.
+
+    Those that the batch's pages had, of which some may not be needed any more; or all of
+    them and others.
+    """
+    state, free = last.batch.state, last.free.copy()
+    num = state.overflow_pages
+    more: list[int] = []
+    while had.size + len(more) < needed:
+        if free:
+            more.append(heapq.heappop(free))
+        else:
+            more.append(num)
+            num += 1
+    numbers = np.sort(np.concatenate([had, np.array(more, np.int64)]))
+    return numbers, free, replace(state, overflow_pages=num)

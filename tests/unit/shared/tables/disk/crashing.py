@@ -13,10 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 from tests.unit.shared.tables.disk.ledger import LAYOUT, Rows, forget, note, some_rows
 
+from paramfleet_shared.tables.disk.pages import rebuilding
 from paramfleet_shared.tables.disk.tier import DiskTier, TierOptions
 from paramfleet_shared.tables.disk.warming import warm_disk
 
 KEYS = 20_000
+
+SWEEPS_EVERY = 8
+"""So many changes; a sweep writes all pages as they are."""
+
+BATCH_BYTES = 128 << 10
+"""Of pages that are replaced at once: a sweep has many batches."""
 
 
 def change(seed: int, number: int) -> tuple[NDArray[np.uint64], NDArray[np.uint32] | None]:
@@ -37,6 +44,7 @@ def apply(rows: Rows, seed: int, number: int) -> None:
 
 def change_for_ever(folder: Path, seed: int, number: int) -> None:
     """Change rows until the process is killed."""
+    rebuilding.BATCH_BYTES = BATCH_BYTES
     tier = DiskTier(folder, LAYOUT, TierOptions(memory_bytes=1))
     while True:
         keys, values = change(seed, number)
@@ -48,6 +56,8 @@ def change_for_ever(folder: Path, seed: int, number: int) -> None:
         say(f"done {number}")
         if tier.wants_merge:
             tier.merge_step()
+        if number % SWEEPS_EVERY == 0:
+            tier.sweep(lambda keys, _rows: np.ones(len(keys), bool))
         number += 1
 
 
