@@ -373,8 +373,8 @@ class DistributedStrategy:
             StrategyError: if keys contradict each other, or in a mode that removes none.
         """
         plan = eviction_plan_of(self.eviction_configs)
-        if self.eviction_configs and mode not in {"sync", "async", "geo"}:
-            rule = f"has no effect in {mode} mode, only in async, geo or sync"
+        if self.eviction_configs and mode not in {"sync", "async", "geo", "gpubox"}:
+            rule = f"has no effect in {mode} mode, only in async, geo, gpubox or sync"
             value = shown(dict(self.eviction_configs))
             raise StrategyError(key="eviction_configs", value=value, rule=rule)
         return plan

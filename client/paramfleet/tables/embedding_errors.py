@@ -1,17 +1,13 @@
 """What can be wrong with an embedding or with its ids, in training and in serving."""
 
-from collections.abc import Iterable
-
 import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_shared.errors import ContractError
-from paramfleet_shared.tables.spec import TableSpec
 
 __all__ = [
     "EmbeddingOptionError",
     "IdError",
-    "demand_plain_rows",
     "id_type_error",
     "negative_id_error",
 ]
@@ -70,17 +66,3 @@ class EmbeddingOptionError(ContractError):
     value: str
     rule: str
     sentence = "{option}={value}: {rule}"
-
-
-def demand_plain_rows(specs: Iterable[TableSpec], *, where: str) -> None:
-    """Pass if each table gives every id a row, and none keeps when it was pushed last.
-
-    Raises:
-        EmbeddingOptionError: naming the table and the option.
-    """
-    for spec in specs:
-        if spec.entry.admits_all and spec.optimizer.tracks == "none":
-            continue
-        option = "entry" if spec.entry.kind != "none" else "eviction_configs"
-        rule = f"{where} has none; train in sync or async, or in one process"
-        raise EmbeddingOptionError(option=option, value=f"of table {spec.name!r}", rule=rule)

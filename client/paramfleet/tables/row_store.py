@@ -15,7 +15,7 @@ from paramfleet_shared.tables.kernels.firsts import firsts_of
 from paramfleet_shared.tables.kernels.rows import gather
 from paramfleet_shared.tables.kernels.stepping.ctr import CtrTable
 from paramfleet_shared.tables.memory.reservation import CapacityError, default_max_rows, reserve
-from paramfleet_shared.tables.rows.admission import Admission
+from paramfleet_shared.tables.rows.admission import HAS_ROW, Admission
 from paramfleet_shared.tables.rows.batch import RowBatch
 from paramfleet_shared.tables.rows.ctr import ctr_layout_of
 from paramfleet_shared.tables.rows.evicting import AsOf, Valued, eviction_keys
@@ -165,6 +165,41 @@ class RowStore:
         stays = ~refused
         ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(stays)])
         return RowBatch(rows.ids[stays], rows.values[stays], ends[rows.offsets])
+
+    def waits(
+        self, ids: NDArray[np.int64], is_held: NDArray[np.bool_]
+    ) -> NDArray[np.int32] | None:
+        """Return in how many steps ids must come to get a row in the last one: int32 [n].
+
+        Args:
+            ids: int64 [n], each once.
+            is_held: bool [n]: which have a row; of these it is 0.
+
+        Returns:
+            None of a table that gives every id a row.
+        """
+        if self._admission is None:
+            return None
+        waits = np.full(len(ids), HAS_ROW, np.int32)
+        waits[~is_held] = self._admission.waits(ids[~is_held].view(np.uint64))
+        return waits
+
+    def note_uses(self, ids: NDArray[np.int64], uses: NDArray[np.int32]) -> None:
+        """Count steps in which ids came that got no row.
+
+        Args:
+            ids: int64 [n], each once.
+            uses: int32 [n].
+        """
+        if self._admission is not None:
+            self._admission.note_uses(ids.view(np.uint64), uses)
+
+    @property
+    def room(self) -> NDArray[np.int64] | None:
+        """Return how many rows may still come, int64 [1]; None where nothing limits them."""
+        if self._admission is None or not self.spec.entry.max_rows:
+            return None
+        return self._admission.room()
 
     def slots(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return each id's slot, making the rows that don't exist yet.

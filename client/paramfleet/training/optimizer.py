@@ -5,7 +5,6 @@ learning-rate schedulers, ``clip_grad_norm_`` and ``zero_grad`` work on it. What
 step does is the mode's business.
 """
 
-import logging
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,8 +21,8 @@ from paramfleet.tables.row_store import RowStore
 from paramfleet.tables.rules import check_options
 from paramfleet.tables.sparse import SparseTable
 from paramfleet.telemetry.step_times import StepTimes
+from paramfleet.training.evicting.looks import Looks
 from paramfleet.training.evicting.retaining import give_accessors, retain
-from paramfleet.training.evicting.selecting import select
 from paramfleet.training.job import Staleness
 from paramfleet.training.localsgd.alone import localsgd_alone
 from paramfleet.training.localsgd.core.ledger import Ledger
@@ -33,7 +32,6 @@ from paramfleet.training.modes.local import LocalMode
 from paramfleet.training.passes.backing import PassOpenError
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.system.gc_tuning import freeze
-from paramfleet_shared.tables.rows.evicting import AsOf
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.values.bounds import MAX_LEARNING_RATE, MAX_WEIGHT
 
@@ -46,15 +44,6 @@ __all__ = [
     "TableUnknownError",
     "TrainingFinishedError",
 ]
-
-
-log = logging.getLogger(__name__)
-
-MOST_AT_ONCE = 1 << 22
-"""Rows of a table that are listed and removed before the rest is looked at: 64 MiB."""
-
-COUNTS = 10
-"""So often are rows counted between two looks, to see whether a table is full."""
 
 
 class NotStartedError(ContractError):
@@ -166,18 +155,27 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """Of a load that failed in part: the folder, and why."""
         self._staleness = Staleness()
         self._between_steps = between_steps
+        self._looks = Looks(
+            lambda: [table for table, _ in self.tables.sparse], lambda: self.running
+        )
         if mode.name == "local":
             self._mode = self._local()
+            self._let_passes_evict(self._mode)
             times.begin()
 
     def bind(self, mode: Mode, staleness: Staleness) -> None:
         """Step through ``mode`` from now on."""
         self._mode = mode
+        self._let_passes_evict(mode)
         self.tables = mode.tables or self.tables
         self._staleness = staleness
         self.is_finished = False
         freeze()
         self.times.begin()
+
+    def _let_passes_evict(self, mode: Mode) -> None:
+        if mode.passes is not None:
+            mode.passes.eviction = self._looks
 
     def finish(self) -> None:
         """End the training of this worker, as ``fleet.finish_training`` promises."""
@@ -330,7 +328,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
             table.is_stepped = True
         self.num_steps += 1
         self.times.end_step(examples=count)
-        self._evict_when_due()
+        if not self._is_on_device:
+            self._looks.after_step(self.num_steps)
         self._between_steps()
         return returned
 
@@ -358,24 +357,34 @@ class DistributedOptimizer(torch.optim.Optimizer):
         Raises:
             TrainingFinishedError: after ``fleet.finish_training``.
             TableUnknownError: if there is none of that name.
+            LoadIncompleteError: after a load that succeeded in part.
             CallOrderError: if gradients wait for their step.
             FleetError: as ``fleet.remove_rows``.
         """
         mode = self.running
         if self.is_finished:
             raise TrainingFinishedError
-        self.check_loaded()
         tables = {each.name: each for each, _ in self.tables.sparse}
         if table not in tables:
             raise TableUnknownError(table=table, known=", ".join(tables) or "none")
-        for each in tables.values():
-            if each.weight.grad is not None and not each.is_stepped:
+        self._check_removal("remove_rows")
+        return mode.remove(tables[table], ids)
+
+    def _check_removal(self, function: str) -> None:
+        """Pass if rows may be removed now.
+
+        Raises:
+            LoadIncompleteError: after a load that succeeded in part.
+            CallOrderError: if gradients wait for their step.
+        """
+        self.check_loaded()
+        for table, _ in self.tables.sparse:
+            if table.weight.grad is not None and not table.is_stepped:
                 remedy = (
-                    f"call it between two steps: gradients of table {each.name!r} wait for "
+                    f"call it between two steps: gradients of table {table.name!r} wait for "
                     "their step; take it, or forget them with zero_grad()"
                 )
-                raise CallOrderError(function="remove_rows", remedy=remedy)
-        return mode.remove(tables[table], ids)
+                raise CallOrderError(function=function, remedy=remedy)
 
     def shrink(self, table: SparseTable, *, dry_run: bool) -> int:
         """Remove rows of a table that have expired or are too many, as ``fleet.shrink`` does.
@@ -386,57 +395,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
         Raises:
             TrainingFinishedError: after ``fleet.finish_training``.
-            CallOrderError: if gradients wait for their step.
+            LoadIncompleteError: after a load that succeeded in part, unless they are counted.
+            CallOrderError: if gradients wait for their step, unless they are counted.
             FleetError: as ``fleet.shrink``.
         """
         if self.is_finished:
             raise TrainingFinishedError
-        num, gone = 0, 0
-        while True:
-            num, ids = self._look(table, most=0 if dry_run else MOST_AT_ONCE)
-            if dry_run:
-                return num
-            gone += self.remove_rows(table.name, ids)
-            if num <= MOST_AT_ONCE:
-                return gone
-
-    def _look(self, table: SparseTable, *, most: int) -> tuple[int, NDArray[np.int64]]:
-        """Return how many rows are to go, and the first ones of them.
-
-        Args:
-            table: As of ``shrink``.
-            most: How many are returned at most.
-        """
-        eviction, max_rows = table.eviction, table.kept_as.entry.max_rows
-        found = 0
-
-        def choose(num_rows: int, num_expired: int) -> int:
-            nonlocal found
-            found = eviction.num_to_evict(num_rows, num_expired, max_rows=max_rows)
-            return min(found, most)
-
-        unseen = eviction.unseen_hours or eviction.unseen_steps
-        as_of = AsOf(table.now, max(0, table.now - unseen) if unseen else 0)
-        ids = self.running.evictable(table, as_of, select(choose))
-        return found, ids
-
-    def _evict_when_due(self) -> None:
-        """Remove rows of tables that are looked at after this step.
-
-        In sync all workers do at once; else they take turns. Whether a table is full is seen
-        by its number of rows alone: so a worker that was started again does as the others.
-        """
-        for table, _ in self.tables.sparse:
-            eviction, most = table.eviction, table.kept_as.entry.max_rows
-            if not eviction.is_on or not eviction.every_steps:
-                continue
-            often = max(1, eviction.every_steps // COUNTS) if most else eviction.every_steps
-            if self.num_steps % often or not self.running.takes_turn(self.num_steps // often):
-                continue
-            is_due = not self.num_steps % eviction.every_steps
-            if is_due or eviction.is_full(self.running.num_rows(table), max_rows=most):
-                gone = self.shrink(table, dry_run=False)
-                log.debug("table.evicted", extra={"table": table.name, "rows": gone})
+        if not dry_run:
+            self._check_removal("shrink")
+        return self._looks.shrink(table, dry_run=dry_run)
 
     def wait_exchanged(self) -> None:
         """GEO, LocalSGD: wait for exchanges in flight, and take in what they brought."""
@@ -465,7 +432,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def is_in_pass(self) -> bool:
         """Whether a pass is open that the pservers know nothing of: nothing can be saved."""
         passes = None if self._mode is None else self._mode.passes
-        if passes is None or not passes.only_in_passes:
+        return passes is not None and passes.only_in_passes and self._is_on_device
+
+    @property
+    def _is_on_device(self) -> bool:
+        """Whether the rows of a pass are on a device."""
+        passes = None if self._mode is None else self._mode.passes
+        if passes is None:
             return False
         try:
             passes.check_no_pass("save_persistables")

@@ -534,6 +534,10 @@ class SparseShard:
         if states.size:
             flat_states = as_input(states, np.float32).reshape(-1)
             scatter(self._rows.floats, pitch, slots, flat_states, (first_state, pitch))
+        when = self.layout.spans.get(SEEN.name)
+        if when is not None and len(ids):
+            latest = int(states[:, when.start - first_state].max())
+            self._latest = max(self._latest, latest)
         self._note_changed(slots)
 
     def load(

@@ -66,6 +66,40 @@ def test_rows_with_an_accessor_are_those_of_sync(jobs: Any, tmp_path: Path) -> N
     assert_near(shared, sync)
 
 
+def test_ids_get_rows_and_rows_go_as_in_sync(jobs: Any, tmp_path: Path) -> None:
+    evicts = {"max_rows": 64, "headroom": 0.5, "every_steps": 0, "min_rows": 10}
+    args = ["--entry=2", "--chance=0.5", "--between=shrinks", "--evicts", json.dumps(evicts)]
+    sync = result_of(jobs, tmp_path / "sync", "--mode=sync", *args)
+
+    split = result_of(jobs, tmp_path / "split", *args, "--budget=6000")
+
+    assert split == sync
+    assert 0 < len(sync["values"]["items"][0]) <= 64
+
+
+def test_several_workers_admit_the_ids_that_one_does(jobs: Any, tmp_path: Path) -> None:
+    args = ["--entry=3", "--chance=0.5", "--halved=2", "--budget=4000", "--between=shrinks"]
+    by_call = ["--evicts", json.dumps({"unseen_steps": 8, "every_steps": 0})]
+    alone = result_of(jobs, tmp_path / "alone", *args, *by_call)
+
+    shared = result_of(jobs, tmp_path / "shared", *args, *by_call, "--fewer=2", workers=2)
+
+    assert 0 < len(alone["values"]["items"][0]) < 200
+    assert_near(shared, alone)
+
+
+def test_worker_0_removes_rows_behind_passes_and_the_others_go_on(
+    jobs: Any, tmp_path: Path
+) -> None:
+    args = ["--ids=3000", "--fewer=8", "--halved=8", "--budget=4000", "--epochs=1"]
+    evicts = ["--evicts", json.dumps({"unseen_steps": 1, "every_steps": 2})]
+
+    shared = result_of(jobs, tmp_path / "shared", *args, *evicts, workers=2)
+
+    last = shared["values"]["items"][0]
+    assert 0 < len(last) < 300, "of some 700 ids"
+
+
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
 @pytest.mark.parametrize("workers", [2, 4])
 def test_several_workers_train_what_one_does(

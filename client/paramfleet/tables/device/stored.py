@@ -6,6 +6,7 @@ Shape legend: n = ids, P = floats of a row with all its columns.
 import numpy as np
 from numpy.typing import NDArray
 
+from paramfleet.tables.device.admitting import CameIds
 from paramfleet.tables.device.table import DeviceRows, layout_of
 from paramfleet.tables.row_store import RowStore
 from paramfleet_shared.tables.rows.layout import VALUE
@@ -32,16 +33,19 @@ def rows_from(store: RowStore, spec: TableSpec, ids: NDArray[np.int64]) -> Devic
     rows[~is_held, value] = initial_rows(store.spec, ids[~is_held])
     for name, span in spans.items():
         rows[is_held, span] = store.column(name)[held]
-    return DeviceRows(ids, rows)
+    return DeviceRows(ids, rows, store.waits(ids, is_held))
 
 
-def put_rows(store: RowStore, spec: TableSpec, written: DeviceRows) -> None:
+def put_rows(
+    store: RowStore, spec: TableSpec, written: DeviceRows, came: CameIds | None
+) -> None:
     """Put rows into a store, making those that it doesn't have.
 
     Args:
         store: As of ``rows_from``.
         spec: The table with its rule.
         written: The rows, float32 [n, P].
+        came: Ids that came and got none, of a table that doesn't give every id one.
 
     Raises:
         CapacityError: if there is no room for them; nothing is changed.
@@ -50,3 +54,5 @@ def put_rows(store: RowStore, spec: TableSpec, written: DeviceRows) -> None:
     store.values[slots] = written.rows[:, spans.pop(VALUE)]
     for name, span in spans.items():
         store.column(name)[slots] = written.rows[:, span]
+    if came is not None:
+        store.note_uses(came.ids, came.uses)

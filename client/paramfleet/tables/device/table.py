@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from paramfleet.tables.device.admitting import BYTES_WAITING, CameIds, PassAdmission
 from paramfleet.tables.device.formulas import step_rows_at
 from paramfleet.tables.device.pass_ids import PassIds
 from paramfleet.tables.devices import to_device, to_host
@@ -34,7 +35,7 @@ from paramfleet_shared.tables.kernels.stepping.rules import step_of
 from paramfleet_shared.tables.rows.ctr import ctr_layout_of
 from paramfleet_shared.tables.rows.layout import VALUE, ColumnSpec, RowLayout
 from paramfleet_shared.tables.rules.record import Moment
-from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
+from paramfleet_shared.tables.spec import SEEN, OptimizerSpec, TableSpec
 
 __all__ = ["DeviceRows", "DeviceTable", "bytes_of", "layout_of"]
 
@@ -46,6 +47,9 @@ class DeviceRows(NamedTuple):
     """int64 [n], each once."""
     rows: NDArray[np.float32]
     """float32 [n, P]"""
+    waits: NDArray[np.int32] | None = None
+    """int32 [n], of a table that doesn't give every id a row: in how many steps each must come
+    to get one; 0 of one that has it."""
 
 
 class DeviceTable:
@@ -55,9 +59,18 @@ class DeviceTable:
         spec: The table; its rule steps the rows.
         device: Where the rows are.
         kernels: Whether a processor reads and steps rows by its kernels.
+        room: int64 [shards], of a table whose rows are limited: how many each shard may still
+            get. Those that are admitted are subtracted. None of another table.
     """
 
-    def __init__(self, spec: TableSpec, *, device: torch.device, kernels: bool = True) -> None:
+    def __init__(
+        self,
+        spec: TableSpec,
+        *,
+        device: torch.device,
+        kernels: bool = True,
+        room: NDArray[np.int64] | None = None,
+    ) -> None:
         self.spec = spec
         self.device = device
         self.layout = layout_of(spec)
@@ -65,8 +78,16 @@ class DeviceTable:
         self._rows = torch.zeros((0, self.layout.pitch), device=device)
         self._is_stepped = torch.zeros(0, dtype=torch.bool, device=device)
         self._value = self.layout.spans[VALUE]
-        names = [column.name for column in spec.optimizer.columns]
+        names = [column.name for column in spec.optimizer.columns if column is not SEEN]
         self._states = [self.layout.spans[name] for name in names]
+        """Of the rule."""
+        self._seen = self.layout.spans.get(SEEN.name)
+        """Where a row keeps when it was pushed last, if it does."""
+        self._admission = (
+            None
+            if spec.entry.admits_all
+            else PassAdmission(spec.entry, device=device, room=room)
+        )
         self._has_kernels = kernels and device.type == "cpu"
         self._step = self._step_by_kernel if self._has_kernels else self._step_by_torch
         self._counted: CtrLayout | None = None
@@ -75,7 +96,8 @@ class DeviceTable:
             self._counted = ctr_layout_of(spec.optimizer, self.layout)
             self._step = self._step_counted
         self._keys = np.empty(0, np.uint64)
-        """The id of each place, of rows with an accessor."""
+        """The id of each place, where something asks for it."""
+        self._needs_keys = self._counted is not None or room is not None
 
     @property
     def ids(self) -> PassIds | None:
@@ -102,7 +124,7 @@ class DeviceTable:
         if ids.capacity > len(self._rows):
             self._rows = _grown(self._rows, ids.capacity)
             self._is_stepped = _grown(self._is_stepped, ids.capacity)
-        if self._counted is not None:
+        if self._needs_keys:
             self._keys = np.concatenate(
                 [self._keys, np.zeros(len(self._rows) - len(self._keys), np.uint64)]
             )
@@ -110,6 +132,9 @@ class DeviceTable:
         places = self._on_device(ids.places[ids.is_new])
         rows = to_device(torch.from_numpy(new.rows), self.device)
         self._rows.index_copy_(0, places, rows)
+        if self._admission is not None:
+            assert new.waits is not None, "who reads the rows of such a table says it"
+            self._admission.begin(places, new.waits, capacity=len(self._rows))
         self._ids = ids
 
     def values(self, places: torch.Tensor) -> torch.Tensor:
@@ -126,7 +151,7 @@ class DeviceTable:
         return torch.from_numpy(values)
 
     def step(self, places: torch.Tensor, grads: torch.Tensor, moment: Moment) -> None:
-        """Let the rule step rows.
+        """Let the rule step rows, those of ids that have one or get it now.
 
         Args:
             places: int64 [U], on the device, each once.
@@ -134,7 +159,13 @@ class DeviceTable:
                 stand before the gradients.
             moment: Learning rate and number of the step.
         """
+        if self._admission is not None:
+            admitted = self._admission.decide(places, self._keys)
+            places, grads = places[admitted], grads[admitted]
         self._step(places, grads, moment)
+        if self._seen is not None:
+            seen = self._rows[:, self._seen]
+            seen[places] = seen[places].clamp(min=float(moment.now))
         self._is_stepped.index_fill_(0, places, 1)
 
     def train_by(self, rule: OptimizerSpec) -> None:
@@ -158,9 +189,27 @@ class DeviceTable:
         )
         return self._rows_at(found)
 
+    def came(self) -> CameIds | None:
+        """Return which ids came without a row since that was taken last, on the host.
+
+        None of a table that gives every id one.
+        """
+        if self._admission is None:
+            return None
+        none = np.empty(0, np.int64)
+        ids, places = (none, none) if self._ids is None else (self._ids.ids, self._ids.places)
+        return self._admission.came(ids, places)
+
     def note_taken(self) -> None:
         """Count no row as stepped: the servers have them as they are."""
         self._is_stepped.zero_()
+        if self._admission is not None:
+            self._admission.note_taken()
+
+    def limit(self, room: NDArray[np.int64] | None) -> None:
+        """Count the rows that there is room for anew: int64 [shards], as when it was made."""
+        if self._admission is not None:
+            self._admission.room = room
 
     @property
     def _num_ids(self) -> int:
@@ -226,7 +275,7 @@ def layout_of(spec: TableSpec) -> RowLayout:
 
 def bytes_of(spec: TableSpec, num_rows: int) -> int:
     """Return the memory that so many rows take on a device."""
-    mark = 1
+    mark = 1 if spec.entry.admits_all else 1 + BYTES_WAITING
     return num_rows * (layout_of(spec).row_bytes + mark)
 
 

@@ -49,10 +49,15 @@ class LocalPasses(PassBacking):
 
     Args:
         steppers: What steps the rows of each table.
+        num_steps: Returns how many steps this process has taken.
     """
 
-    def __init__(self, steppers: Sequence[RowStepper]) -> None:
+    def __init__(self, steppers: Sequence[RowStepper], num_steps: Callable[[], int]) -> None:
         self._steppers = {stepper.table.name: stepper for stepper in steppers}
+        self._count_steps = num_steps
+        self._looked_after = 0
+        """Steps that had been taken when it was looked last which rows are to go."""
+        self._rooms: dict[str, NDArray[np.int64]] = {}
 
     @override
     def specs(self) -> dict[str, TableSpec]:
@@ -66,6 +71,29 @@ class LocalPasses(PassBacking):
     def check_no_pass(self, function: str) -> None:
         if any(stepper.device is not None for stepper in self._steppers.values()):
             raise PassOpenError(function=function)
+
+    @override
+    def prepare(self, device: torch.device) -> None:
+        self._looked_after = self._count_steps()
+        self._count_room()
+
+    def _count_room(self) -> None:
+        rooms = {name: stepper.store.room for name, stepper in self._steppers.items()}
+        self._rooms = {name: room for name, room in rooms.items() if room is not None}
+
+    @override
+    def room(self, table: str) -> NDArray[np.int64] | None:
+        return self._rooms.get(table)
+
+    @override
+    def is_eviction_due(self) -> bool:
+        before, self._looked_after = self._looked_after, self._count_steps()
+        return self.eviction.find_due(before, self._looked_after)
+
+    @override
+    def evict(self) -> None:
+        self.eviction.evict()
+        self._count_room()
 
     @override
     def read(self, wanted: Mapping[str, NDArray[np.int64]]) -> dict[str, DeviceRows]:
@@ -90,7 +118,7 @@ class LocalPasses(PassBacking):
                 continue
             on_device = stepper.device.rows
             stepped = on_device.stepped()
-            put_rows(stepper.store, on_device.spec, stepped)
+            put_rows(stepper.store, on_device.spec, stepped, on_device.came())
             on_device.note_taken()
             rows += len(stepped.ids)
         return rows
@@ -134,7 +162,7 @@ class LocalMode(Mode):
             RowStepper(optimizer, group, table, store)
             for (table, group), store in zip(tables.sparse, stores, strict=True)
         ]
-        self._passes = LocalPasses(self.steppers)
+        self._passes = LocalPasses(self.steppers, lambda: self._step)
         self._apart = apart
         self._loss = loss
         self._step = 0

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from paramfleet.transport.device_group import DeviceGroup
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.tables.spec import TableSpec
 
-__all__ = ["PassBacking", "PassOpenError"]
+__all__ = ["Eviction", "PassBacking", "PassOpenError"]
 
 
 class PassOpenError(ContractError):
@@ -28,11 +29,42 @@ class PassOpenError(ContractError):
     )
 
 
+class Eviction(Protocol):
+    """Removes rows between two passes, as ``strategy.eviction_configs`` says."""
+
+    def find_due(self, before: int, after: int) -> bool:
+        """Return whether rows of some tables are to be looked at, and note of which.
+
+        Args:
+            before: Steps that had been taken when that was asked last.
+            after: And those now.
+        """
+        ...
+
+    def evict(self) -> None:
+        """Remove the rows of these tables that are to go."""
+        ...
+
+
+class _NoEviction:
+    """Every row stays."""
+
+    def find_due(self, before: int, after: int) -> bool:
+        """Return False."""
+        del before, after
+        return False
+
+    def evict(self) -> None:
+        """Do nothing."""
+
+
 class PassBacking(ABC):
     """Where the rows of passes come from. The training thread calls it, but ``read``."""
 
     only_in_passes = False
     """Whether nothing is trained outside of a pass."""
+    eviction: Eviction = _NoEviction()
+    """Which rows go between two passes; the optimizer says so."""
 
     @property
     def is_behind(self) -> bool:
@@ -104,6 +136,14 @@ class PassBacking(ABC):
             wanted: Ids, int64 [n], each once, by table.
         """
 
+    def room(self, table: str) -> NDArray[np.int64] | None:
+        """Return how many rows each shard of a table may still get: int64 [shards].
+
+        What passes admit is subtracted from it. None where nothing limits them.
+        """
+        del table
+        return None
+
     @abstractmethod
     def attach(self, sources: Mapping[str, DeviceSource]) -> None:
         """Let lookups and steps use the rows on the device, of these tables."""
@@ -127,6 +167,21 @@ class PassBacking(ABC):
             CapacityError: if there is no room for new rows; they stay on the device.
             FleetError: if they can't be written back.
         """
+
+    def is_eviction_due(self) -> bool:
+        """Return whether ``evict`` is to be called now, behind a pass that has ended.
+
+        No rows may be on the device then.
+        """
+        return False
+
+    def evict(self) -> None:
+        """Remove rows that are to go.
+
+        Raises:
+            FleetError: if they can't be removed.
+        """
+        return  # nothing is due
 
     @abstractmethod
     def abandon(self) -> None:

@@ -31,7 +31,6 @@ from paramfleet.tables.device.shared import SharedSource
 from paramfleet.tables.device.source import DeviceSource
 from paramfleet.tables.device.table import DeviceRows, DeviceTable, bytes_of
 from paramfleet.tables.devices import to_device
-from paramfleet.tables.embedding_errors import demand_plain_rows
 from paramfleet.training.passes.backing import PassBacking
 from paramfleet.training.passes.rounds import SharedRounds
 from paramfleet_shared.errors import ContractError
@@ -184,13 +183,11 @@ class DevicePasses:
 
         Raises:
             OptimizerNotServedError: if rows are stepped by no rule of the pservers.
-            EmbeddingOptionError: if a table has an entry, or evicts rows.
             DeviceBudgetError: if a batch doesn't fit into the budget.
             DeviceRoomError: if the device has less memory than a pass needs.
             IdError: if a batch has what can't be an id.
         """
         specs = self._backing.specs()
-        demand_plain_rows(specs.values(), where="a pass with rows on a device")
         with self._running(), ThreadPoolExecutor(1, "paramfleet-pass") as reader:
             prepared = [
                 [_Lookup(module, ids, module.different(ids)) for module, ids in lookups(batch)]
@@ -270,9 +267,7 @@ class DevicePasses:
             if not self._backing.open(trains=trains):
                 continue
             built = self._begin(each, facts, building)
-            building = None
-            if number + 1 < len(planned) and planned[number + 1].keeps_rows:
-                building = reader.submit(self._build, planned[number + 1], built.ids)
+            building = self._build_beside(planned[number + 1 : number + 2], built, reader)
             began = self._clock.monotonic()
             for batch in range(each.first, each.stop):
                 is_left = is_left or batch >= len(batches) or stops()
@@ -289,6 +284,7 @@ class DevicePasses:
                 self._backing.end_batch()
             facts.train_s = self._clock.monotonic() - began
             self._end(facts)
+            building = self._evict_if_due(building)
             if is_left and self._shared is None:
                 return
 
@@ -326,11 +322,41 @@ class DevicePasses:
                 raise LookupsUnknownError(workers=self._backing.group.size)
             if self._backing.open(trains=trains):
                 for name, spec in self._backing.specs().items():
-                    rows = DeviceTable(spec, device=self._device)
+                    rows = self._new_rows(spec)
                     beneath, admit = self._backing.beneath(name), partial(self._admit, rows)
                     self._sources[name] = DeviceSource(rows, beneath, admit=admit)
                 self._backing.attach(self._sources)
             yield from watched
+            self._backing.commit()
+            self._evict_if_due(None)
+
+    def _build_beside(
+        self, following: Sequence[PlannedPass], built: _Built, reader: ThreadPoolExecutor
+    ) -> "Future[_Built] | None":
+        """Begin to read the rows of the next pass, if there is one that keeps rows of this."""
+        for each in following:
+            if each.keeps_rows:
+                return reader.submit(self._build, each, built.ids)
+        return None
+
+    def _evict_if_due(self, building: "Future[_Built] | None") -> "Future[_Built] | None":
+        """Let rows go between two passes, if it is time.
+
+        Of rows that are on the device, or are read, it isn't known which went: all come again.
+
+        Args:
+            building: The next pass, if it is being built.
+
+        Returns:
+            It, if no row went.
+        """
+        if not self._backing.is_eviction_due():
+            return building
+        if building is not None:
+            building.result()
+        self._release()
+        self._backing.evict()
+        return None
 
     def _admit(self, rows: DeviceTable, ids: NDArray[np.int64]) -> None:
         """Bring rows of ids, int64 [U], to the device that it doesn't have."""
@@ -406,11 +432,15 @@ class DevicePasses:
 
     def _new_source(self, spec: TableSpec) -> DeviceSource:
         """Return where a table's rows will be."""
-        rows = DeviceTable(spec, device=self._device)
+        rows = self._new_rows(spec)
         group, beneath = self._backing.group, self._backing.beneath(spec.name)
         if group is None:
             return DeviceSource(rows, beneath)
         return SharedSource(rows, beneath, group)
+
+    def _new_rows(self, spec: TableSpec) -> DeviceTable:
+        """Return a table on the device, without rows."""
+        return DeviceTable(spec, device=self._device, room=self._backing.room(spec.name))
 
     def _end(self, facts: PassFacts) -> None:
         """Write a pass back, and note what it was."""

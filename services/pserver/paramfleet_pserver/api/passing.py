@@ -15,7 +15,12 @@ from paramfleet_pserver.requests.pass_requests import (
     prepare_request,
     read_request,
 )
-from paramfleet_pserver.tables.columns import PassPart, read_range_job, read_rows_jobs
+from paramfleet_pserver.tables.columns import (
+    PassPart,
+    read_range_job,
+    read_room_jobs,
+    read_rows_jobs,
+)
 from paramfleet_pserver.tables.owners import Job, Owners
 from paramfleet_pserver.tables.table import DenseTable, SparseTable
 from paramfleet_pserver.tables.table_store import TableStore
@@ -49,6 +54,10 @@ async def read(
         stepped.append([])
         jobs += _reading(part, stepped[-1])
         tensors |= {f"{index}.values": part.values, f"{index}.states": part.states}
+        if part.waits is not None:
+            tensors[f"{index}.waits"] = part.waits
+        if part.room is not None:
+            tensors[f"{index}.room"] = part.room
     facts = [
         {"writes": part.table.writes, "updates": part.table.num_updates}
         for part in wanted.parts
@@ -147,7 +156,9 @@ def _reading(part: PassRead, stepped: list[bool]) -> list[Job]:
     if isinstance(part.table, SparseTable):
         assert part.rows is not None, "a sparse part says which rows"
         part.table.use.pull(part.rows.offsets)
-        return read_rows_jobs(part.table, part.rows, part.values, part.states)
+        room = [] if part.room is None else read_room_jobs(part.table, part.room)
+        rows = (part.rows, part.values, part.states, part.waits)
+        return [*read_rows_jobs(part.table, *rows), *room]
     assert isinstance(part.table, DenseTable), "a table is sparse or dense"
     return [read_range_job(part.table, part.where, part.values, part.states, stepped)]
 

@@ -11,7 +11,7 @@ from paramfleet_pserver.core.passes import Piece
 from paramfleet_pserver.requests.checked import checked_answer_bytes
 from paramfleet_pserver.requests.fields import MAX_PARTS, Fields
 from paramfleet_pserver.requests.tensors import PartIds, tensor_of
-from paramfleet_pserver.tables.columns import PassPart, states_shape, values_shape
+from paramfleet_pserver.tables.columns import CameIds, PassPart, states_shape, values_shape
 from paramfleet_pserver.tables.parts import DensePart, SparsePart
 from paramfleet_pserver.tables.table import SparseTable, Table
 from paramfleet_pserver.tables.table_store import TableStore
@@ -40,8 +40,9 @@ MAX_PIECES = 1 << 20
 
 _FLOAT_BYTES = 4
 
-_TENSORS = ("ids", "offsets", "values", "states")
-"""Of a part; a dense one has the last two."""
+_TENSORS = ("ids", "offsets", "values", "states", "came", "came_offsets", "uses")
+"""Of a part; a dense one has values and states alone. Those from ``came`` on are of ids that
+got no row, or got it in the pass."""
 
 
 class PassRead(NamedTuple):
@@ -56,6 +57,10 @@ class PassRead(NamedTuple):
     """Room for [n, D] or [m]."""
     states: NDArray[np.float32]
     """Room for [n, W] or [S, m]."""
+    waits: NDArray[np.int32] | None = None
+    """Of a table with an entry: room for [n]."""
+    room: NDArray[np.int64] | None = None
+    """Of a table that may have so many rows: room for [shards here]."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,17 +111,8 @@ def read_request(message: Message, store: TableStore) -> ReadRequest:
         rows, where = _which(part, ids, index, table)
         num_bytes = _answer_bytes(num_bytes, table, where.stop - where.start)
         wanted.append((table, rows, where))
-    parts = [
-        PassRead(
-            table,
-            rows,
-            where,
-            np.empty(values_shape(table, where.stop - where.start), np.float32),
-            np.empty(states_shape(table, where.stop - where.start), np.float32),
-        )
-        for table, rows, where in wanted
-    ]
-    return ReadRequest(rank=rank, incarnation=incarnation, parts=tuple(parts))
+    parts = tuple(_read_of(*each) for each in wanted)
+    return ReadRequest(rank=rank, incarnation=incarnation, parts=parts)
 
 
 def prepare_request(message: Message, store: TableStore) -> PrepareRequest:
@@ -171,6 +167,22 @@ def pieces_named(wire: Any) -> Mapping[Rank, int] | None:
             case _:
                 raise MalformedMessageError(where=where, rule=rule)
     return pieces
+
+
+def _read_of(table: Table, rows: RowIds | None, where: slice) -> PassRead:
+    """Return what to read, with room for it."""
+    num, entry = where.stop - where.start, table.spec.entry
+    return PassRead(
+        table,
+        rows,
+        where,
+        np.empty(values_shape(table, num), np.float32),
+        np.empty(states_shape(table, num), np.float32),
+        waits=None if entry.admits_all else np.zeros(num, np.int32),
+        room=np.zeros(len(table.hosted), np.int64)
+        if isinstance(table, SparseTable) and entry.max_rows
+        else None,
+    )
 
 
 def _piece_of(fields: Fields) -> Piece:
@@ -228,7 +240,29 @@ def _prepared(
         writes=part.integer("writes"),
         updates=part.integer("updates"),
         stepped=part.flag("stepped"),
+        came=_came(message, part, ids, index, table),
     )
+
+
+def _came(
+    message: Message, part: Fields, ids: PartIds, index: int, table: Table
+) -> CameIds | None:
+    """Return which ids of a part came without a row; None where it says nothing of them.
+
+    Raises:
+        MalformedMessageError: if a tensor is missing, the ids are wrong, or the table gives
+            every id a row.
+        RowShapeError: if a tensor's dtype or shape is wrong.
+    """
+    if not part.has("refused"):
+        return None
+    if not isinstance(table, SparseTable) or table.spec.entry.admits_all:
+        rule = f"is of a table with an entry, which {table.spec.name!r} has not"
+        raise MalformedMessageError(where="part field 'refused'", rule=rule)
+    rows = ids.read(index, table, packed=False, names=("came", "came_offsets"))
+    shape = (len(rows.ids),)
+    uses = tensor_of(message, f"{index}.uses", table, dtype="int32", shape=shape)
+    return CameIds(rows.ids, rows.offsets, uses, part.integer("refused"))
 
 
 def _answer_bytes(before: int, table: Table, num: int) -> int:
@@ -237,6 +271,7 @@ def _answer_bytes(before: int, table: Table, num: int) -> int:
     Raises:
         AnswerTooLargeError: if no worker would take it.
     """
-    shapes = values_shape(table, num), states_shape(table, num)
+    waits = 0 if table.spec.entry.admits_all else num
+    shapes = values_shape(table, num), states_shape(table, num), (waits,)
     num_bytes = before + _FLOAT_BYTES * sum(int(np.prod(shape)) for shape in shapes)
     return checked_answer_bytes(num_bytes, table, rows=num)

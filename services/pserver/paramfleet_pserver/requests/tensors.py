@@ -92,13 +92,21 @@ class PartIds:
         self._max_packed = max_packed
         self._num_packed = 0
 
-    def read(self, index: int, table: SparseTable, *, packed: bool) -> RowIds:
+    def read(
+        self,
+        index: int,
+        table: SparseTable,
+        *,
+        packed: bool,
+        names: tuple[str, str] = ("ids", "offsets"),
+    ) -> RowIds:
         """Return the ids of a part, with the bounds of this server's shards.
 
         Args:
             index: Which part; each is read once.
             table: Whose part it is.
             packed: Whether the ids travelled as ``pack_ids`` packs them.
+            names: What the tensors of the ids and of the bounds are called.
 
         Raises:
             MalformedMessageError: if a tensor is missing, the bounds don't rise from 0 to
@@ -106,8 +114,8 @@ class PartIds:
                 id lies in another shard than its own.
             RowShapeError: if a tensor has another dtype or shape.
         """
-        offsets = self._bounds(f"{index}.offsets", table)
-        name = f"{index}.ids"
+        name, bounds = (f"{index}.{each}" for each in names)
+        offsets = self._bounds(bounds, table)
         ids = self._ids(name, table, offsets, packed=packed)
         _check_shards(name, table, ids, offsets)
         return RowIds(ids, offsets)

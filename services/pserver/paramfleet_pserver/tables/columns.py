@@ -12,19 +12,35 @@ from numpy.typing import NDArray
 from paramfleet_pserver.tables.owners import Job
 from paramfleet_pserver.tables.parts import DensePart, SparsePart
 from paramfleet_pserver.tables.table import DenseTable, SparseTable, Table
+from paramfleet_shared.tables.rows.admission import HAS_ROW
 from paramfleet_shared.tables.rows.batch import RowIds
 from paramfleet_shared.tables.rows.layout import RowLayout
 from paramfleet_shared.tables.sparse import SparseShard
 
 __all__ = [
+    "CameIds",
     "PassPart",
     "read_range_job",
+    "read_room_jobs",
     "read_rows_jobs",
     "row_states",
     "states_shape",
     "values_shape",
     "write_jobs",
 ]
+
+
+class CameIds(NamedTuple):
+    """Ids that came in a pass and had no row in it, at first at least."""
+
+    ids: NDArray[np.int64]
+    """Sorted by shard, each once; of a table that counts them, else none. [n]"""
+    offsets: NDArray[np.int64]
+    """Bounds of this server's shards in ``ids``. [shards + 1]"""
+    uses: NDArray[np.int32]
+    """In how many steps each came before it got a row. [n]"""
+    refused: int
+    """How often any id came and got none, of any table with an entry."""
 
 
 class PassPart(NamedTuple):
@@ -41,13 +57,13 @@ class PassPart(NamedTuple):
     """Steps that the table has taken in all, those of the pass included."""
     stepped: bool
     """Of a range: whether its optimizer has stepped ever."""
+    came: CameIds | None = None
+    """Of a table with an entry, if some came."""
 
     @property
     def num_bytes(self) -> int:
         """Return the memory that its tensors take."""
-        content = self.content
-        ids = content.ids.nbytes if isinstance(content, SparsePart) else 0
-        return ids + content.numbers.rows.nbytes + self.states.nbytes
+        return sum(each.nbytes for each in self.tensors().values())
 
     def fields(self) -> dict[str, Any]:
         """Return what it says of itself on the wire."""
@@ -56,6 +72,8 @@ class PassPart(NamedTuple):
         if isinstance(self.content, DensePart):
             where = self.content.where
             about |= {"start": where.start, "stop": where.stop}
+        if self.came is not None:
+            about["refused"] = self.came.refused
         return about
 
     def tensors(self) -> dict[str, NDArray[Any]]:
@@ -64,6 +82,9 @@ class PassPart(NamedTuple):
         tensors: dict[str, NDArray[Any]] = {}
         if isinstance(content, SparsePart):
             tensors = {"ids": content.ids, "offsets": content.offsets}
+        if self.came is not None:
+            ids, offsets, uses, _ = self.came
+            tensors |= {"came": ids, "came_offsets": offsets, "uses": uses}
         return {**tensors, "values": content.numbers.rows, "states": self.states}
 
 
@@ -89,6 +110,7 @@ def read_rows_jobs(
     rows: RowIds,
     values: NDArray[np.float32],
     states: NDArray[np.float32],
+    waits: NDArray[np.int32] | None = None,
 ) -> list[Job]:
     """Read rows, and create none: those that don't exist are as they would begin.
 
@@ -97,16 +119,43 @@ def read_rows_jobs(
         rows: Which.
         values: [n, D]; filled.
         states: [n, W]; filled.
+        waits: [n]; filled with how often each id must come to get a row, 0 of one that has it,
+            as ``Admission.waits`` says. None where the table has no entry.
     """
 
     def read(shard: SparseShard, where: slice) -> None:
-        values[where], states[where] = shard.read(rows.ids[where])
+        ids = rows.ids[where]
+        values[where], states[where] = shard.read(ids)
+        if waits is not None and shard.admission is not None:
+            has_none = shard.find(ids) < 0
+            waits[where] = HAS_ROW
+            waits[where][has_none] = shard.admission.waits(ids[has_none].view(np.uint64))
 
     jobs = []
     for owner, shards, shard in table.blocks:
         where = rows.within(shards)
         if count := where.stop - where.start:
             jobs.append(Job(owner, count, partial(read, shard, where)))
+    return jobs
+
+
+def read_room_jobs(table: SparseTable, room: NDArray[np.int64]) -> list[Job]:
+    """Read how many rows each shard here may still get.
+
+    Args:
+        table: One with a most number of rows.
+        room: [shards here]; filled.
+    """
+
+    def read(shard: SparseShard, where: slice, there: slice) -> None:
+        if shard.admission is not None:
+            room[where] = shard.admission.room()[there]
+
+    first, jobs = table.hosted.start, []
+    for owner, shards, shard in table.blocks:
+        where = slice(shards.start, shards.stop)
+        there = slice(first + shards.start, first + shards.stop)
+        jobs.append(Job(owner, 1, partial(read, shard, where, there)))
     return jobs
 
 
@@ -152,7 +201,41 @@ def write_jobs(part: PassPart) -> list[Job]:
         where = content.within(shards)
         if count := where.stop - where.start:
             numbers = (content.ids[where], content.rows.rows[where], states[where])
-            jobs.append(Job(owner, count, partial(shard.assign, *numbers)))
+            jobs.append(Job(owner, count, partial(_assign, shard, *numbers)))
+    if part.came is not None:
+        jobs += _count_jobs(table, part.came)
+    return jobs
+
+
+def _assign(
+    shard: SparseShard,
+    ids: NDArray[np.int64],
+    values: NDArray[np.float32],
+    states: NDArray[np.float32],
+) -> None:
+    """Put rows into their places, and count those that are new as admitted."""
+    before = shard.num_rows
+    shard.assign(ids, values, states)
+    if shard.admission is not None:
+        shard.admission.num_admitted += shard.num_rows - before
+
+
+def _count_jobs(table: SparseTable, came: CameIds) -> list[Job]:
+    """Return what counts ids that came without a row."""
+
+    def count(shard: SparseShard, where: slice, refused: int) -> None:
+        if shard.admission is not None:
+            keys = came.ids[where].view(np.uint64)
+            shard.admission.note_uses(keys, came.uses[where])
+            shard.admission.num_refused += refused
+
+    jobs, refused = [], came.refused
+    for owner, shards, shard in table.blocks:
+        where = slice(int(came.offsets[shards.start]), int(came.offsets[shards.stop]))
+        num = where.stop - where.start
+        if num or refused:
+            jobs.append(Job(owner, num, partial(count, shard, where, refused)))
+        refused = 0  # the first owner counts them
     return jobs
 
 

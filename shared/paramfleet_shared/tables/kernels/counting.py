@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from paramfleet_shared.tables.kernels.basics.compiled import inlined, kernel
 from paramfleet_shared.tables.kernels.basics.hashing import mix
 
-__all__ = ["DEPTH", "MAX_WIDTH_BITS", "admit_by_hash", "count_keys"]
+__all__ = ["DEPTH", "MAX_WIDTH_BITS", "admit_by_hash", "count_keys", "counts_of"]
 
 DEPTH = 3
 """Lines of a sketch."""
@@ -78,3 +78,23 @@ def count_keys(
                 counters[place] = np.uint8(count + 1)
                 touched[place // page] = True
     return num
+
+
+@kernel
+def counts_of(
+    counters: NDArray[np.uint8], keys: NDArray[np.uint64], counts: NDArray[np.int32]
+) -> None:
+    """Say how often each key was counted, and count nothing.
+
+    Args:
+        counters: As of ``count_keys``.
+        keys: [n].
+        counts: [n]; filled.
+    """
+    width = counters.size // DEPTH
+    for i in range(keys.size):
+        hashed = mix(keys[i] ^ _SALT)
+        count: Any = 255
+        for line in range(DEPTH):
+            count = min(count, np.int64(counters[_place(hashed, line, width)]))
+        counts[i] = np.int32(count)

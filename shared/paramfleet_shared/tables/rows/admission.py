@@ -15,12 +15,13 @@ from paramfleet_shared.tables.kernels.counting import (
     MAX_WIDTH_BITS,
     admit_by_hash,
     count_keys,
+    counts_of,
 )
 from paramfleet_shared.tables.memory.reservation import reserve
 from paramfleet_shared.tables.rows.routing import mixed, route
 from paramfleet_shared.tables.spec import TableSpec, stream_of
 
-__all__ = ["Admission", "SketchPages"]
+__all__ = ["HAS_ROW", "NEVER", "Admission", "SketchPages", "limited"]
 
 SKETCH_BITS = 24
 """Of the counters in a line of all of a table's shards together: 16.8 million. With three lines
@@ -30,6 +31,12 @@ AGES_AFTER = 1.0
 """Counts of a sketch, in times the counters of a line, after which all are halved: so ids that
 come no more don't fill it, and those that do are seldom counted with others."""
 
+
+HAS_ROW = 0
+"""How often an id must still come that has a row; one that gets it when it comes next: 1."""
+
+NEVER = 1 << 30
+"""How often one must come that gets no row ever."""
 
 PAGE = 4096
 """Counters that are copied together; fewer where a line has fewer."""
@@ -100,8 +107,7 @@ class Admission:
         """
         admitted = np.empty(keys.size, np.bool_)
         if self._entry.kind == "probability":
-            most = np.uint64(self._entry.value * 2.0**64)
-            admit_by_hash(keys, self._stream, most, admitted)
+            admit_by_hash(keys, self._stream, self._most_hash, admitted)
         elif self._entry.kind == "count_filter":
             self._count(keys, admitted)
         else:
@@ -127,6 +133,60 @@ class Admission:
                 number += 1
                 waits = waits[~found & (uses[waits] > number)]
         return self._counted(keys, admitted)
+
+    def waits(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
+        """Return in how many steps ids must come to get a row in the last one; count nothing.
+
+        Whether there is room for it then isn't looked at.
+
+        Args:
+            keys: uint64 [n], of ids that have none.
+
+        Returns:
+            int32 [n], from 1 to ``NEVER``.
+        """
+        waits = np.ones(keys.size, np.int32)
+        if self._entry.kind == "probability":
+            admitted = np.empty(keys.size, np.bool_)
+            admit_by_hash(keys, self._stream, self._most_hash, admitted)
+            waits[~admitted] = NEVER
+        elif self._entry.kind == "count_filter":
+            least = int(self._entry.value)
+            routed = route(keys.view(np.int64), self._num_shards)
+            counts = np.zeros(keys.size, np.int32)
+            for shard in np.flatnonzero(np.diff(routed.offsets)).tolist():
+                where = slice(*routed.offsets[shard : shard + 2].tolist())
+                if shard in self._sketches:
+                    counters = self._sketches[shard].counters
+                    counts_of(counters, routed.ids[where].view(np.uint64), counts[where])
+            waits[routed.positions] = np.maximum(1, least - counts)
+        return waits
+
+    def note_uses(self, keys: NDArray[np.uint64], uses: NDArray[np.int32]) -> None:
+        """Count in how many steps ids came that had no row; none gets one for it.
+
+        Args:
+            keys: uint64 [n], each once.
+            uses: int32 [n].
+        """
+        if self._entry.kind != "count_filter":
+            return
+        most = min(int(uses.max(initial=0)), int(self._entry.value) - 1)
+        for number in range(most):
+            counted = keys[uses > number]
+            self._count(counted, np.empty(counted.size, np.bool_))
+
+    def room(self) -> NDArray[np.int64]:
+        """Return how many rows each shard of the job may still get: int64 [shards].
+
+        Of a shard that is elsewhere it is what an empty one may.
+        """
+        return np.maximum(self._share - self._num_rows, 0)
+
+    @property
+    def _most_hash(self) -> np.uint64:
+        """Return below which hash an id is admitted by chance."""
+        return np.uint64(self._entry.value * 2.0**64)
 
     def _counted(
         self, keys: NDArray[np.uint64], admitted: NDArray[np.bool_]
@@ -183,14 +243,9 @@ class Admission:
         return self._sketches[shard]
 
     def _limit(self, keys: NDArray[np.uint64], admitted: NDArray[np.bool_]) -> None:
-        """Admit no more than there is room for: in a full shard those of the least hashes."""
+        """Admit no more than there is room for."""
         wanted = np.flatnonzero(admitted)
-        routed = route(keys[wanted].view(np.int64), self._num_shards)
-        room = np.maximum(self._share - self._num_rows, 0)
-        for shard in np.flatnonzero(np.diff(routed.offsets) > room).tolist():
-            where = slice(*routed.offsets[shard : shard + 2].tolist())
-            order = np.argsort(mixed(routed.ids[where].view(np.uint64)))
-            admitted[wanted[routed.positions[where][order[room[shard] :]]]] = False
+        admitted[wanted] = limited(keys[wanted], self.room())
 
     def _count(self, keys: NDArray[np.uint64], admitted: NDArray[np.bool_]) -> None:
         routed = route(keys.view(np.int64), self._num_shards)
@@ -200,3 +255,19 @@ class Admission:
             found = np.empty(where.stop - where.start, np.bool_)
             self._of(shard).count(routed.ids[where].view(np.uint64), least, found)
             admitted[routed.positions[where]] = found
+
+
+def limited(keys: NDArray[np.uint64], room: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which ids there is room for, in a full shard those of the least hashes: bool [n].
+
+    Args:
+        keys: uint64 [n], each once.
+        room: int64 [shards], rows that each shard of the job may get.
+    """
+    fits = np.ones(keys.size, np.bool_)
+    routed = route(keys.view(np.int64), len(room))
+    for shard in np.flatnonzero(np.diff(routed.offsets) > room).tolist():
+        where = slice(*routed.offsets[shard : shard + 2].tolist())
+        order = np.argsort(mixed(routed.ids[where].view(np.uint64)))
+        fits[routed.positions[where][order[room[shard] :]]] = False
+    return fits

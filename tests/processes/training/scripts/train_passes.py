@@ -23,7 +23,9 @@ parser.add_argument("--steps", type=int, default=12)
 parser.add_argument("--epochs", type=int, default=2)
 parser.add_argument("--budget", type=int, default=0, help="bytes; 0 for no limit")
 parser.add_argument("--watch", action="store_true", help="see the ids in the first batch")
-parser.add_argument("--between", default="", help="scores, or removes: between two loops")
+parser.add_argument(
+    "--between", default="", help="scores, removes or shrinks: between two loops"
+)
 parser.add_argument("--asks", action="store_true", help="go on until an operator ends it")
 parser.add_argument("--save", default="", help="a folder for the checkpoint at the end")
 parser.add_argument("--ids", type=int, default=200, help="different ids there are")
@@ -37,6 +39,9 @@ parser.add_argument("--leaves", type=int, default=0, help="batches before rank 1
 parser.add_argument("--poisons", action="store_true", help="rank 1 leaves with NaN gradients")
 parser.add_argument("--halved", type=int, default=0, help="last batches that are half as long")
 parser.add_argument("--device", default="cpu")
+parser.add_argument("--entry", type=int, default=0, help="uses that the items' ids need")
+parser.add_argument("--chance", type=float, default=0, help="share of rare ids with a row")
+parser.add_argument("--evicts", type=json.loads, default={}, help="eviction_configs")
 parser.add_argument("--accessor", default="", help="a sparse rule, for all rows")
 args = parser.parse_args()
 
@@ -71,6 +76,7 @@ strategy = fleet.DistributedStrategy()
 strategy.a_sync = args.mode == "gpubox"
 if args.mode == "gpubox":
     strategy.a_sync_configs = {"use_ps_gpu": 1}
+strategy.eviction_configs = args.evicts
 
 
 class Model(torch.nn.Module):
@@ -83,9 +89,12 @@ class Model(torch.nn.Module):
             kept["accessor"] = fleet.nn.CtrAccessor(
                 embed=rule, embedx=rule, embedx_threshold=0.3
             )
+        if args.entry:
+            kept["entry"] = fleet.nn.CountFilterEntry(args.entry)
+        chance = fleet.nn.ProbabilityEntry(args.chance) if args.chance else None
         self.items = fleet.nn.Embedding(0, 4, name="items", **kept)
         self.seen = fleet.nn.EmbeddingBag(0, 4, name="items", **kept, mode="sum")
-        self.rare = fleet.nn.Embedding(0, 3, name="rare")
+        self.rare = fleet.nn.Embedding(0, 3, name="rare", entry=chance)
         self.out = torch.nn.Linear(8, 1)
 
     def forward(self, item: torch.Tensor, seen: torch.Tensor, rare: Any) -> torch.Tensor:
@@ -162,6 +171,9 @@ for _ in epochs:
     print("an epoch ended", flush=True)
     if args.between == "removes":
         fleet.remove_rows(model.items, torch.arange(0, 200, 3))
+    elif args.between == "shrinks":
+        gone = fleet.shrink() if rank == 0 or args.mode == "sync" else {}
+        print("shrunk", json.dumps(gone))
     elif args.between == "scores":  # a pass in training mode that takes no step
         for scored in fleet.device_pass(batches, model, ids=ids_of):
             model(*scored[:3])

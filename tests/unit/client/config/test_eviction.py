@@ -50,10 +50,10 @@ def test_what_makes_no_sense_is_named(configs: Any, match: str) -> None:
 
 
 def test_modes_that_remove_no_rows_refuse_it() -> None:
-    gpubox = strategy({"max_rows": 9})
-    gpubox.a_sync_configs = {"use_ps_gpu": 1}
-    with pytest.raises(StrategyError, match="no effect in gpubox mode"):
-        gpubox.resolve()
+    apart = strategy({"max_rows": 9})
+    apart.localsgd = True
+    with pytest.raises(StrategyError, match="no effect in localsgd mode"):
+        apart.resolve()
     with pytest.raises(StrategyError, match="belongs to parameter servers"):
         strategy({"max_rows": 9}).resolve_collective()
 

@@ -15,7 +15,6 @@ from paramfleet.config.roles import RoleMaker
 from paramfleet.config.strategy import StrategyError
 from paramfleet.nn import AccessorOptionError, CtrAccessor, EmbeddingOptionError, SparseRule
 from paramfleet.session.session import Session
-from paramfleet.tables.embedding_errors import demand_plain_rows
 from paramfleet.tables.row_store import RowStore
 from paramfleet.tables.rules import OptimizerNotServedError
 from paramfleet.training.passes.running import DevicePasses
@@ -260,25 +259,6 @@ def test_an_optimizer_that_maximizes_is_refused(session: Session) -> None:
     optimizer = torch.optim.SGD(module.parameters(), lr=0.5, maximize=True)
     with pytest.raises(OptimizerNotServedError, match="has an accessor"):
         session.distributed_optimizer(optimizer)
-
-
-def test_modes_that_have_no_entries_say_so() -> None:
-    entry = fleet.nn.CountFilterEntry(3)
-    spec = RowStore.of(fleet.nn.Embedding(0, 3, name="t", entry=entry).table).spec
-
-    with pytest.raises(EmbeddingOptionError, match="'t': gpubox mode has none") as raised:
-        demand_plain_rows([spec], where="gpubox mode")
-    assert raised.value.option == "entry"
-
-
-def test_a_pass_on_a_device_has_no_entries(session: Session) -> None:
-    entry = fleet.nn.CountFilterEntry(3)
-    module = fleet.nn.Embedding(0, 3, name="t", entry=entry, accessor=accessor())
-    optimizer = trained(session, module)
-    passes = DevicePasses(optimizer.running.passes, device=torch.device("cpu"))
-
-    with pytest.raises(EmbeddingOptionError, match="a pass with rows on a device has none"):
-        next(passes.run([torch.tensor([1])], lambda batch: [(module, batch)]))
 
 
 def _lookup(module: Any, batch: torch.Tensor) -> list[Any]:

@@ -12,9 +12,8 @@ from paramfleet.config.roles import RoleMaker
 from paramfleet.config.strategy import StrategyError
 from paramfleet.session.checkpoint.saving import Saving
 from paramfleet.session.session import Session
-from paramfleet.tables.embedding_errors import demand_plain_rows
 from paramfleet.tables.row_store import RowStore
-from paramfleet.training import optimizer
+from paramfleet.training.evicting import looks
 
 NAMED = {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad, "rmsprop": torch.optim.RMSprop}
 """Two that kernels step by, and one that steps rows itself."""
@@ -94,7 +93,7 @@ def test_a_full_table_is_looked_at_before_its_time() -> None:
 
 
 def test_many_rows_go_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(optimizer, "MOST_AT_ONCE", 7)
+    monkeypatch.setattr(looks, "MOST_AT_ONCE", 7)
     trained = Trained({"unseen_steps": 1, "every_steps": 0})
     trained.step(*range(40))
     for _ in range(2):
@@ -171,11 +170,3 @@ def test_rows_that_went_are_not_in_a_checkpoint_and_what_was_seen_is(tmp_path: A
     assert again.ids == [1, 2, 3]
     assert again.shrinking.shrink() == {"t": 1}
     assert again.ids == [2, 3]
-
-
-def test_what_evicts_no_rows_names_the_setting() -> None:
-    module = Trained({"unseen_steps": 9}).module
-    store = module.table.source
-    assert isinstance(store, RowStore)
-    with pytest.raises(fleet.nn.EmbeddingOptionError, match="eviction_configs=of table 't'"):
-        demand_plain_rows([store.spec], where="a pass")

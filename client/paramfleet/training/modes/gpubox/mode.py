@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from paramfleet.config.strategy import TrainingMode
-from paramfleet.tables.embedding_errors import demand_plain_rows
 from paramfleet.tables.sparse import SparseTable
 from paramfleet.training.evicting.selecting import Selection
 from paramfleet.training.job import Job
@@ -50,7 +49,6 @@ class GpuBoxMode(ServedMode):
         tables: ModelTables,
     ) -> None:
         super().__init__(job, mode, optimizer, tables)
-        demand_plain_rows(self._specs, where="gpubox mode")
         self._passes = ServedPasses(job, self._specs, tables, self, self.refresh)
 
     @override

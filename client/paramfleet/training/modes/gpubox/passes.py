@@ -14,10 +14,10 @@ from paramfleet.tables.device.dense import DenseOnDevice
 from paramfleet.tables.device.shared import SharedSource
 from paramfleet.tables.device.source import DeviceSource
 from paramfleet.tables.device.table import DeviceRows
-from paramfleet.tables.sparse import RowSource
+from paramfleet.tables.sparse import RowSource, SparseTable
 from paramfleet.training.job import Job
 from paramfleet.training.modes.base import ModelTables, learning_rate
-from paramfleet.training.modes.gpubox.served_rows import DenseWrite, ServedRows
+from paramfleet.training.modes.gpubox.served_rows import DenseWrite, RowsWrite, ServedRows
 from paramfleet.training.modes.gpubox.wire import DenseNumbers
 from paramfleet.training.passes.backing import PassBacking, PassOpenError
 from paramfleet.transport.device_group import GROUP_LOST, DeviceGroup, GroupLostError
@@ -74,8 +74,17 @@ class PassUncertainError(IntegrityError):
 
 _WRITE_BACK = "the write-back of a pass"
 _COMMIT = "the commit of a pass"
+_EVICTION = "the eviction of rows behind a pass"
 
 _NOT_KNOWN = "whether the pservers have the pass isn't known: start again from a checkpoint"
+
+
+_OUTCOMES = {
+    _WRITE_BACK: GROUP_LOST,
+    _COMMIT: _NOT_KNOWN,
+    _EVICTION: "the pservers have the pass, and rows that were to go may be there",
+}
+"""What is known where another worker has failed."""
 
 
 class StepTakenError(ContractError):
@@ -130,12 +139,17 @@ class ServedPasses(PassBacking):
         """Whether the batch has had its step."""
         self._is_half_stepped = False
         """Whether a step has begun and not ended."""
+        self._written = (0, 0)
+        """Steps that tables had taken before and after the pass that was written last."""
         self._uncertain = 0
         """The number of a pass that pservers may have or not; 0 for none."""
         self._kept: dict[str, DeviceSource] = {}
         """Rows that are on the device since the last passes."""
         self._updates: dict[str, int] = {}
         """Steps of each table's optimizer when the pass began."""
+        self._rooms: dict[str, NDArray[np.int64]] = {}
+        """Rows that this worker may still give to ids, by shard: of tables where that is
+        limited, its part of what is left."""
         self.device = torch.device("cpu")
         """Where rows of passes were last."""
         self.is_open = False
@@ -179,7 +193,9 @@ class ServedPasses(PassBacking):
         wait, self.device = self._job.communicator.wait, device
         if self._job.worker_num > 1 and self._group is None:
             self._group = self._form_group(device)
-        if not wait(self._served.look()):
+        if self._group is not None:
+            self._group.gather([0.0])  # rows that one has removed are gone for all
+        if not self._look():
             self._kept = {}
         self._dense = []
         for block, _ in self._tables.dense:
@@ -187,6 +203,29 @@ class ServedPasses(PassBacking):
             numbers, is_stepped = wait(self._served.read_dense(block.name))
             on_device.take(numbers.values, numbers.states, is_stepped=is_stepped)
             self._dense.append(on_device)
+
+    def _look(self) -> bool:
+        """Learn how far all tables have come; return whether that was known.
+
+        Rows of a device are those of the pservers then.
+        """
+        is_known = self._job.communicator.wait(self._served.look())
+        rank, size = self._job.author.rank, self._job.worker_num
+        self._rooms = {
+            name: room // size + (rank < room % size)
+            for name, room in self._served.rooms.items()
+        }
+        self._say_steps()
+        return is_known
+
+    def _say_steps(self) -> None:
+        """Let tables know how many steps they have taken, those of other processes included."""
+        for table, _ in self._tables.sparse:
+            table.step = self._served.updates[table.name]
+
+    @override
+    def room(self, table: str) -> NDArray[np.int64] | None:
+        return self._rooms.get(table)
 
     def _form_group(self, device: torch.device) -> DeviceGroup:
         """Return this worker among all of the job.
@@ -211,6 +250,8 @@ class ServedPasses(PassBacking):
     @override
     def kept(self, device: torch.device) -> dict[str, DeviceSource]:
         kept, self._kept = self._kept, {}
+        for name, source in kept.items():
+            source.rows.limit(self.room(name))
         return kept if all(each.rows.device == device for each in kept.values()) else {}
 
     @override
@@ -286,7 +327,7 @@ class ServedPasses(PassBacking):
             held = table.held()
             if held is not None:
                 ids, grads = held
-                moment = self._moment(table.name, learning_rate(group), now=table.now)
+                moment = self._moment_of_rows(table, group)
                 self._sources[table.name].step(ids, grads, moment)
         for (_, group), dense in zip(self._tables.dense, self._dense, strict=True):
             dense.step(self._moment_of_dense(dense, group))
@@ -306,12 +347,18 @@ class ServedPasses(PassBacking):
                 source = self._sources[table.name]
                 assert isinstance(source, SharedSource), "made for several workers"
                 held = None if examples is None else table.held()
-                moment = self._moment(table.name, learning_rate(options), now=table.now)
+                moment = self._moment_of_rows(table, options)
                 source.step_together(held, moment, share=share)
             for (_, options), dense in zip(self._tables.dense, self._dense, strict=True):
                 moment = self._moment_of_dense(dense, options)
                 dense.step(moment, partial(_total, group, None if examples is None else share))
         self._num_steps += 1
+
+    def _moment_of_rows(self, table: SparseTable, options: dict[str, Any]) -> Moment:
+        moment = self._moment(table.name, learning_rate(options), now=table.now)
+        if table.kept_as.tracks == "step":  # which former incarnations of this worker took, too
+            return moment._replace(now=moment.step)
+        return moment
 
     def _moment_of_dense(self, dense: DenseOnDevice, options: dict[str, Any]) -> Moment:
         moment = self._moment(dense.spec.name, learning_rate(options))
@@ -342,7 +389,10 @@ class ServedPasses(PassBacking):
 
     def _write(self) -> int:
         """Write the pass back; return how many rows were stepped."""
-        rows = {name: source.rows.stepped() for name, source in self._sources.items()}
+        rows = {
+            name: RowsWrite(source.rows.stepped(), source.rows.came())
+            for name, source in self._sources.items()
+        }
         dense = [
             DenseWrite(
                 spec=each.spec,
@@ -355,9 +405,9 @@ class ServedPasses(PassBacking):
             self._write_rows(rows, dense)
         for source in self._sources.values():
             source.rows.note_taken()
-        return sum(len(each.ids) for each in rows.values())
+        return sum(len(each.stepped.ids) for each in rows.values())
 
-    def _write_rows(self, rows: Mapping[str, DeviceRows], dense: Sequence[DenseWrite]) -> None:
+    def _write_rows(self, rows: Mapping[str, RowsWrite], dense: Sequence[DenseWrite]) -> None:
         """Prepare everywhere, and then commit.
 
         The worker of rank 0 writes dense tables, which all have, and commits for all.
@@ -381,6 +431,9 @@ class ServedPasses(PassBacking):
         self._agree(error, [], _COMMIT)
         served.note_committed(steps=self._num_steps)
         self._uncertain = 0
+        before = max(self._updates.values())
+        self._written = (before, before + self._num_steps)
+        self._say_steps()
 
     def _agree(
         self, error: BaseException | None, numbers: Sequence[int], operation: str
@@ -405,9 +458,41 @@ class ServedPasses(PassBacking):
                 workers=self._group.size,
                 operation=operation,
                 reason=f"it failed in worker {failed[0]}, which says why",
-                outcome=GROUP_LOST if operation == _WRITE_BACK else _NOT_KNOWN,
+                outcome=_OUTCOMES[operation],
             )
         return [[int(number) for number in each[1:]] for each in said]
+
+    @override
+    def is_eviction_due(self) -> bool:
+        """Return what worker 0 finds, to all of them.
+
+        Raises:
+            GroupLostError: if it failed to look.
+        """
+        (before, after), self._written = self._written, (0, 0)
+        error, is_due = None, False
+        try:
+            if self._job.author.rank == 0:
+                is_due = self.eviction.find_due(before, after)
+        except BaseException as failure:  # noqa: BLE001 - the others must not wait
+            error = failure
+        return bool(self._agree(error, [is_due], _EVICTION)[0][0])
+
+    @override
+    def evict(self) -> None:
+        """Let worker 0 remove rows, and the others wait for it.
+
+        Raises:
+            GroupLostError: if it failed to.
+        """
+        error: BaseException | None = None
+        try:
+            if self._job.author.rank == 0:
+                self.eviction.evict()
+        except BaseException as failure:  # noqa: BLE001 - the others must not wait
+            error = failure
+        self._agree(error, [], _EVICTION)
+        self._look()
 
     @override
     def abandon(self) -> None:

@@ -9,11 +9,12 @@ import asyncio
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from paramfleet.tables.device.admitting import CameIds
 from paramfleet.tables.device.table import DeviceRows, layout_of
 from paramfleet.training.job import Job
 from paramfleet.training.modes.gpubox.wire import (
@@ -26,13 +27,14 @@ from paramfleet.training.modes.gpubox.wire import (
     look_messages,
     pieces_of_dense,
     pieces_of_rows,
+    rooms_of,
 )
 from paramfleet.transport.pservers import PIECES_AT_ONCE, ends_of
 from paramfleet_shared.errors import FleetError, IntegrityError
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.tables.spec import TableSpec
 
-__all__ = ["DenseWrite", "PassTornError", "ServedRows"]
+__all__ = ["DenseWrite", "PassTornError", "RowsWrite", "ServedRows"]
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +52,14 @@ class PassTornError(IntegrityError):
         "pass {number} was written back to pservers {have} and is lost on {lack}: load a "
         "checkpoint, or start the job again"
     )
+
+
+class RowsWrite(NamedTuple):
+    """What a pass writes back of a table of rows."""
+
+    stepped: DeviceRows
+    came: CameIds | None = None
+    """Ids that came without a row, of a table that doesn't give every id one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,6 +84,9 @@ class ServedRows:
         self._specs = {spec.name: spec for spec in specs}
         self._known: list[dict[str, Written]] = [{} for _ in range(job.placement.num_servers)]
         """How far the tables of each pserver have come."""
+        self.rooms: dict[str, NDArray[np.int64]] = {}
+        """Rows that each shard of a table might get when it was looked, int64 [shards]: of
+        tables where that is limited."""
         self.num_passes = 0
         """Passes that the pservers have taken in this job."""
 
@@ -120,6 +133,7 @@ class ServedRows:
             }
             for answer in answers
         ]
+        self.rooms = rooms_of(self._specs.values(), answers, self._job.placement)
         return before == self._known
 
     async def read_rows(self, table: str, ids: NDArray[np.int64]) -> DeviceRows:
@@ -132,16 +146,19 @@ class ServedRows:
         spec = self._specs[table]
         num = max(1, PIECE_BYTES * self._job.placement.num_servers // layout_of(spec).row_bytes)
         rows = np.empty((len(ids), layout_of(spec).pitch), np.float32)
+        waits = None if spec.entry.admits_all else np.empty(len(ids), np.int32)
 
         async def read_some(start: int) -> None:
             read = RowsRead(spec, ids[start : start + num], self._job.placement)
             answers = await self._read(read.messages())
             found = await asyncio.to_thread(read.join, answers)
             rows[start : start + num] = found.rows
+            if waits is not None and found.waits is not None:
+                waits[start : start + num] = found.waits
 
         works = (read_some(start) for start in range(0, len(ids), num))
         await ends_of(works, at_once=PIECES_AT_ONCE)
-        return DeviceRows(ids, rows)
+        return DeviceRows(ids, rows, waits)
 
     async def read_dense(self, table: str) -> tuple[DenseNumbers, bool]:
         """Return a dense table, and whether its optimizer has stepped it."""
@@ -160,12 +177,16 @@ class ServedRows:
         return numbers, is_stepped
 
     async def prepare(
-        self, rows: Mapping[str, DeviceRows], dense: Sequence[DenseWrite], *, steps: int
+        self,
+        rows: Mapping[str, RowsWrite],
+        dense: Sequence[DenseWrite],
+        *,
+        steps: int,
     ) -> list[int]:
         """Have all pservers keep aside what a pass writes back; return each one's pieces.
 
         Args:
-            rows: What was stepped, by table.
+            rows: Of rows, by table.
             dense: The dense tables that this worker writes.
             steps: That the pass has taken.
 
@@ -215,7 +236,7 @@ class ServedRows:
         ]
 
     def _pieces_of(
-        self, spec: TableSpec, rows: Mapping[str, DeviceRows], dense: Sequence[DenseWrite]
+        self, spec: TableSpec, rows: Mapping[str, RowsWrite], dense: Sequence[DenseWrite]
     ) -> Iterator[list[Piece]]:
         """Return what prepares one table: a list for each pserver."""
         placement = self._job.placement
@@ -226,10 +247,10 @@ class ServedRows:
                 )
         if spec.kind == "dense":  # another worker writes it
             return iter([[] for _ in self._known])
-        none = DeviceRows(
-            np.empty(0, np.int64), np.empty((0, layout_of(spec).pitch), np.float32)
-        )
-        return pieces_of_rows(spec, rows.get(spec.name, none), placement)
+        none = np.empty((0, layout_of(spec).pitch), np.float32)
+        nothing = RowsWrite(DeviceRows(np.empty(0, np.int64), none))
+        stepped, came = rows.get(spec.name, nothing)
+        return pieces_of_rows(spec, stepped, placement, came)
 
     def _prepares(
         self, server: int, number: int, pieces: Sequence[Piece], steps: int

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from paramfleet.tables.device.admitting import CameIds
 from paramfleet.tables.device.table import DeviceRows, layout_of
 from paramfleet.transport.requests import dense_slice
 from paramfleet_shared.discovery.placement import Placement
@@ -30,6 +31,7 @@ __all__ = [
     "look_messages",
     "pieces_of_dense",
     "pieces_of_rows",
+    "rooms_of",
 ]
 
 PIECE_BYTES = 8 << 20
@@ -74,14 +76,18 @@ class RowsRead:
         """Return the rows, in the order of the ids."""
         layout = layout_of(self._spec)
         found = np.empty((len(self._ids), layout.pitch), np.float32)
+        waits = None if self._spec.entry.admits_all else np.empty(len(self._ids), np.int32)
         start = 0
         for answer in answers:
             values, states = answer.tensors["0.values"], answer.tensors["0.states"]
             stop = start + len(values)
             found[start:stop, : self._spec.dim] = values
             found[start:stop, self._spec.dim :] = states
+            if waits is not None:
+                waits[start:stop] = answer.tensors["0.waits"]
             start = stop
-        return DeviceRows(self._ids, found[self._sorted.inverse])
+        order = self._sorted.inverse
+        return DeviceRows(self._ids, found[order], None if waits is None else waits[order])
 
 
 class DenseRead:
@@ -153,8 +159,32 @@ def look_messages(specs: Iterable[TableSpec], placement: Placement) -> list[Mess
     return messages
 
 
+def rooms_of(
+    specs: Iterable[TableSpec], answers: Sequence[Message], placement: Placement
+) -> dict[str, NDArray[np.int64]]:
+    """Return how many rows each shard may still get, of tables where that is limited.
+
+    Args:
+        specs: As of ``look_messages``.
+        answers: To its messages.
+        placement: Who hosts what.
+
+    Returns:
+        int64 [shards] by table.
+    """
+    rooms = {}
+    for index, spec in enumerate(specs):
+        if spec.entry.max_rows:
+            own = [answer.tensors[f"{index}.room"] for answer in answers]
+            rooms[spec.name] = room = np.zeros(placement.num_shards, np.int64)
+            for server, each in enumerate(own):
+                shards = placement.shards_of(server)
+                room[shards.start : shards.stop] = each
+    return rooms
+
+
 def pieces_of_rows(
-    spec: TableSpec, written: DeviceRows, placement: Placement
+    spec: TableSpec, written: DeviceRows, placement: Placement, came: CameIds | None = None
 ) -> Iterator[list[Piece]]:
     """Yield, of each pserver in turn, the pieces that prepare rows: at least one.
 
@@ -162,7 +192,9 @@ def pieces_of_rows(
         spec: The table.
         written: The rows, each id once.
         placement: Who hosts what.
+        came: Ids that came and got no row, or none at first.
     """
+    told = [] if came is None else _came_by_server(came, placement)
     ids, inverse, bounds = partition(written.ids, placement.num_shards)
     order = np.empty(len(ids), np.int64)
     order[inverse] = np.arange(len(ids))
@@ -181,7 +213,25 @@ def pieces_of_rows(
                 "0.states": np.ascontiguousarray(rows[:, spec.dim :]),
             }
             pieces.append(Piece({"table": spec.name}, tensors))
+        for number, each in enumerate(told[server] if told else ()):
+            if number == len(pieces):  # of ids that came there are more pieces than of rows
+                pieces.append(_no_rows(spec, len(within)))
+            pieces[number] = Piece(
+                pieces[number].part | each.part, pieces[number].tensors | each.tensors
+            )
         yield pieces
+
+
+def _no_rows(spec: TableSpec, num_bounds: int) -> Piece:
+    """Return a piece that prepares no row."""
+    layout, none = layout_of(spec), np.empty(0, np.int64)
+    tensors: dict[str, NDArray[Any]] = {
+        "0.ids": none,
+        "0.offsets": np.zeros(num_bounds, np.int64),
+        "0.values": np.empty((0, spec.dim), np.float32),
+        "0.states": np.empty((0, layout.pitch - spec.dim), np.float32),
+    }
+    return Piece({"table": spec.name}, tensors)
 
 
 def pieces_of_dense(
@@ -213,6 +263,31 @@ def pieces_of_dense(
             }
             pieces.append(Piece(part, tensors))
         yield pieces
+
+
+def _came_by_server(came: CameIds, placement: Placement) -> list[list[Piece]]:
+    """Return, of each pserver, what pieces say of ids that came: as many as they need."""
+    ids, inverse, bounds = partition(came.ids, placement.num_shards)
+    uses = np.empty(len(ids), np.int32)
+    uses[inverse] = came.uses
+    num_ids = PIECE_BYTES // (ids.itemsize + uses.itemsize)
+    of_servers = []
+    for server in range(placement.num_servers):
+        own, within = RowIds(ids, bounds).of(placement.shards_of(server))
+        rest = came.refused - int(uses.sum()) if server == 0 else 0  # of ids that nobody counts
+        stop, pieces = own.start, list[Piece]()
+        while stop < own.stop or rest:
+            start, stop = stop, min(stop + num_ids, own.stop)
+            first = start - own.start
+            tensors: dict[str, NDArray[Any]] = {
+                "0.came": ids[start:stop],
+                "0.came_offsets": np.clip(within, first, stop - own.start) - first,
+                "0.uses": uses[start:stop],
+            }
+            pieces.append(Piece({"refused": int(uses[start:stop].sum()) + rest}, tensors))
+            rest = 0
+        of_servers.append(pieces)
+    return of_servers
 
 
 def _within(piece: slice, held: slice) -> slice:
