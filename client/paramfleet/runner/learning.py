@@ -26,8 +26,14 @@ __all__ = ["Learner", "device_of", "strategy_of"]
 log = logging.getLogger(__name__)
 
 
-def strategy_of(runner: RunnerSettings) -> fleet.DistributedStrategy:
+def strategy_of(
+    runner: RunnerSettings, tables: Mapping[str, Any] | None = None
+) -> fleet.DistributedStrategy:
     """Return the strategy that ``sync_mode`` and its like describe.
+
+    Args:
+        runner: The settings.
+        tables: Of ``table_parameters``; None for none.
 
     Raises:
         StrategyError: if a key is unknown, or of no effect in the mode.
@@ -41,6 +47,8 @@ def strategy_of(runner: RunnerSettings) -> fleet.DistributedStrategy:
         configs["use_ps_gpu"] = 1
     chosen.a_sync_configs = configs
     chosen.eviction_configs = dict(runner.eviction_configs)
+    if tables:
+        chosen.sparse_table_configs = dict(tables)
     if runner.sync_mode not in {"sync", "async", "geo", "gpubox"}:
         setattr(chosen, runner.sync_mode, True)
         setattr(chosen, f"{runner.sync_mode}_configs", runner.localsgd_configs)
@@ -93,7 +101,7 @@ class Learner:
         torch.manual_seed(runner.seed)
         self.net = fleet.distributed_model(model.create_model().to(self.device))
         inner = model.create_optimizer(self.net)
-        strategy = strategy_of(runner)
+        strategy = strategy_of(runner, config.tables)
         if runner.checkpoint_configs:
             strategy.checkpoint_configs = dict(runner.checkpoint_configs)
             named = named_folder(runner.checkpoint_configs)

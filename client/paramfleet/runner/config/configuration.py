@@ -1,7 +1,7 @@
 """A model folder's configuration: its YAML, what ``-o`` says, and the defaults."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -18,13 +18,15 @@ from paramfleet.runner.config.filling import fill, require_known, without_field
 from paramfleet.runner.config.not_here import NOT_HERE, SYNC_MODES_NOT_HERE
 from paramfleet.runner.config.own_keys import keys_of_folders
 from paramfleet.runner.config.settings import HyperParameters, RunnerSettings
+from paramfleet.runner.config.table_parameters import SECTION as TABLES
+from paramfleet.runner.config.table_parameters import table_parameters_of
 from paramfleet_shared.values.texts import shown
 
 __all__ = ["Config", "RawConfig", "read_config"]
 
 P = TypeVar("P", bound=HyperParameters)
 
-SECTIONS = ("runner", "hyper_parameters")
+SECTIONS = ("runner", "hyper_parameters", TABLES)
 
 CLASS_KEY = "optimizer.class"
 """PaddleRec's name for ``optimizer.name``, a word that no field can have."""
@@ -58,6 +60,9 @@ class Config(Generic[P]):
 
     given: Collection[str]
     """Dotted keys that the YAML or ``-o`` has."""
+
+    tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Of ``table_parameters``: the keys of tables that have an accessor, by their names."""
 
     def path_of(self, name: str) -> Path:
         """Return a path of the configuration, made absolute."""
@@ -107,6 +112,8 @@ class RawConfig:
     """Dotted keys that the YAML or ``-o`` has."""
     folders: Collection[Path]
     """Where modules may lie that read keys."""
+    tables: Mapping[str, Mapping[str, Any]]
+    """As of ``Config``."""
 
     def path_of(self, name: str) -> Path:
         """Return a path of the configuration, made absolute."""
@@ -132,6 +139,7 @@ class RawConfig:
             hyper_parameters=fill(cls, entries, prefix=prefix, also_known=also_known),
             own={**self.own, **own},
             given=self.given,
+            tables=self.tables,
         )
 
 
@@ -170,6 +178,7 @@ def read_config(path: Path, options: Sequence[str] = ()) -> RawConfig:
         own=own | ({"workspace": workspace.value} if workspace else {}),
         given={_named(key) for key in entries},
         folders=folders,
+        tables=table_parameters_of(nested(entries, TABLES)),
     )
 
 
@@ -213,15 +222,9 @@ def _check_section(key: str, entry: Entry) -> None:
 
     Raises:
         UnknownKeyError: for another section, or a key without one.
-        FeatureNotHereError: for a section of PaddleRec that isn't here.
         ConfigError: if a section isn't a mapping.
     """
     section, dot, _ = key.partition(".")
-    if section == "table_parameters":
-        remedy = (
-            "the model says it: fleet.nn.Embedding(..., accessor=fleet.nn.CtrAccessor(...))"
-        )
-        raise FeatureNotHereError(where=entry.where, key=key, remedy=remedy)
     if key == "workspace":
         return
     require_known(section, [*SECTIONS, "workspace"], entry.where)

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from paramfleet.nn import CtrAccessor, SparseRule
 from paramfleet.runner.config.configuration import Config, read_config
 from paramfleet.runner.config.errors import ConfigError, FeatureNotHereError, UnknownKeyError
 from paramfleet.runner.config.not_here import NOT_HERE
 from paramfleet.runner.config.settings import CtrParameters, HyperParameters
+from paramfleet.runner.learning import strategy_of
 
 PADDLEREC = """\
 # rank/dnn as PaddleRec ships it, for parameter servers
@@ -291,9 +293,68 @@ def test_a_mode_that_is_not_here_raises_by_name(tmp_path: Path) -> None:
         read(tmp_path, "", "runner.sync_mode=heter")
 
 
-def test_a_section_that_is_not_here_raises_by_name(tmp_path: Path) -> None:
-    with pytest.raises(FeatureNotHereError, match=r"table_parameters\.embedding\.shard_num"):
-        read(tmp_path, "table_parameters:\n  embedding:\n    shard_num: 10\n")
+TABLE = """\
+runner:
+  epochs: 2
+table_parameters:
+  embedding:
+    shard_num: 10
+    enable_sparse_table_cache: false
+    accessor:
+      accessor_class: SparseAccessor
+      embedx_threshold: 3
+      embed_sgd_param:
+        name: SparseAdaGradSGDRule
+        adagrad:
+          learning_rate: 0.1
+          weight_bounds: [-5, 5]
+"""
+
+
+def test_tables_are_those_of_fleets_strategy(tmp_path: Path) -> None:
+    option = "table_parameters.embedding.accessor.ctr_accessor_param.delete_threshold=0.5"
+    config = read(tmp_path, TABLE, option)
+
+    mode = strategy_of(config.runner, config.tables).resolve()
+
+    ((accessor, _, _),) = mode.accessors.values()
+    assert list(mode.accessors) == ["embedding"]
+    assert accessor == CtrAccessor(
+        cvm=False,
+        embedx_threshold=3,
+        delete_threshold=0.5,
+        embed=SparseRule("SparseAdaGradSGDRule", learning_rate=0.1, weight_bounds=(-5, 5)),
+    )
+
+
+def test_a_table_without_keys_has_the_defaults(tmp_path: Path) -> None:
+    config = read(tmp_path, "table_parameters:\n  embedding:\n")
+    mode = strategy_of(config.runner, config.tables).resolve()
+    assert mode.accessors["embedding"].accessor == CtrAccessor(cvm=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("  t:\n    acessor: 3\n", r"line 3: table_parameters\.t\.acessor: unknown"),
+        (
+            "  t:\n    accessor:\n      embedx_treshold: 3\n",
+            r"line 4: .*embedx_treshold: unknown; did you mean 'accessor\.embedx_threshold'",
+        ),
+        ("  t:\n    accessor:\n      embedx_dim: x\n", r"embedx_dim = 'x': must be a whole"),
+        ("  t:\n    table_class: SSDSparseTable\n", r"table_class = .*rows are in memory"),
+        ("  t: 4\n", r"line 2: table_parameters\.t = 4: must be a mapping"),
+        (
+            "  t:\n    accessor:\n      fea_dim: 9\n      embedx_dim: 9\n",
+            r"line 4: table_parameters\.t = 9: must be embedx_dim \+ 3",
+        ),
+    ],
+)
+def test_a_key_of_a_table_that_is_wrong_is_named_with_its_line(
+    tmp_path: Path, text: str, match: str
+) -> None:
+    with pytest.raises(ConfigError, match=match):
+        read(tmp_path, f"table_parameters:\n{text}")
 
 
 def test_an_option_may_be_a_mapping(tmp_path: Path) -> None:
