@@ -31,6 +31,7 @@ from paramfleet_shared.tables.disk.measuring import measure
 from paramfleet_shared.tables.disk.merging import InMemory, merge_into
 from paramfleet_shared.tables.disk.pages.files import PageFiles
 from paramfleet_shared.tables.disk.pages.header import TierState
+from paramfleet_shared.tables.disk.pages.loading import rows_in
 from paramfleet_shared.tables.disk.pages.lookups import Answers, Lookups
 from paramfleet_shared.tables.disk.pages.passes import CHUNK_BYTES, all_rows, sweep_rows
 from paramfleet_shared.tables.disk.pages.rebuilding import Hold, Pages
@@ -253,10 +254,10 @@ class DiskTier:
             TierClosedError: if the tier is closed.
             TierFailedError: if a disk has refused to write before.
         """
-        self._ready()
+        files, _ = self._ready()
         most = self._pages.most
         parts = [
-            self._pages.rows_of(np.arange(each, min(last, each + most)))
+            rows_in(self._pages.load(np.arange(each, min(last, each + most))), files.form)
             for each in range(first, last, most)
         ]
         keys, rows = [np.empty(0, np.uint64)], [np.empty((0, self._pitch), np.uint32)]

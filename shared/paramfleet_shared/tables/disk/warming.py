@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from paramfleet_shared.tables.disk.admission import SecondTouch, TinyLfu
+from paramfleet_shared.tables.disk.kernels.policies import halve
+from paramfleet_shared.tables.disk.residency import Residency
 from paramfleet_shared.tables.disk.tier import DiskTier, TierOptions
 from paramfleet_shared.tables.kernels.basics.readiness import alone
 from paramfleet_shared.tables.rows.layout import VALUE, ColumnSpec, RowLayout
@@ -33,12 +34,11 @@ def warm_disk() -> None:
             tier.read(keys)
             list(tier.iterate())
             tier.close()
-    slots = np.arange(2)
-    for policy in (SecondTouch(2), TinyLfu(2)):
-        policy.place(slots)
-        policy.touch(keys[:2], slots)
-        policy.decide(keys, keys)
-    TinyLfu(0).touch(keys, np.full(3, -1))
+    residency = Residency(3)
+    residency.enter(np.arange(3))
+    residency.touch(keys, np.arange(3))
+    residency.leaving(2, 2, keys)
+    halve(np.zeros((1, 1), np.uint8))
 
 
 def main() -> None:

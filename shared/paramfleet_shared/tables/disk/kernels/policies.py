@@ -1,4 +1,4 @@
-"""Which rows stay in memory: a clock's hand, a filter of keys seen, a sketch of counts."""
+"""Which rows stay in memory: a clock's hand, and a sketch of counts."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from paramfleet_shared.tables.kernels.basics.compiled import inlined, kernel
 from paramfleet_shared.tables.kernels.basics.hashing import mix
 
-__all__ = ["LINES", "MOST_COUNT", "count_seen", "counts_of", "halve", "note_seen", "sweep_hand"]
+__all__ = ["LINES", "MOST_COUNT", "count_seen", "counts_of", "halve", "sweep_hand"]
 
 LINES = 4
 """Of a sketch."""
@@ -39,20 +39,6 @@ def sweep_hand(
         if hand == bits.size:
             hand = 0
     return hand
-
-
-@kernel
-def note_seen(
-    door: NDArray[np.uint8], keys: NDArray[np.uint64], was_seen: NDArray[np.bool_]
-) -> int:
-    """Note keys in a filter, whose size is a power of 2; return how many are new to it."""
-    new, mask = 0, np.uint64(door.size - 1)
-    for i in range(keys.size):
-        at = mix(keys[i] ^ _STEP) & mask
-        was_seen[i] = door[at] != 0
-        new += door[at] == 0
-        door[at] = 1
-    return new
 
 
 @inlined
