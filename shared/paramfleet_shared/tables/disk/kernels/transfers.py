@@ -161,7 +161,7 @@ def await_ring(ring: RingArrays, extents: Extents, flying: int) -> int:
     """Wait for what was begun; return 0, or -1 if the ring can't be used."""
     tries = 0
     while flying:
-        if _syscall(ENTER, ring.fd, 0, 1, _WAITS, 0, 0) < 0:
+        if _syscall(ENTER, ring.fd, 0, flying, _WAITS, 0, 0) < 0:  # for all: it wakes once
             tries += 1
             if tries > _TRIES:
                 return -1

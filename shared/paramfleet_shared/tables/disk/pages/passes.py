@@ -22,7 +22,7 @@ from paramfleet_shared.tables.disk.pages.rebuilding import Made, Pages
 
 __all__ = ["CHUNK_BYTES", "Change", "all_rows", "sweep_rows"]
 
-CHUNK_BYTES = 4 << 20
+CHUNK_BYTES = 8 << 20
 """Of pages that a pass which only reads reads at once."""
 
 _CHUNKS = 3
