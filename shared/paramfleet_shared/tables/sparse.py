@@ -69,8 +69,9 @@ __all__ = ["Places", "SparseShard"]
 _UNMARKED = (NO_MARKS, np.uint8(0))
 """What kernels get where no changes are marked."""
 
-INDEX_BYTES = 24
-"""What the index takes of a row: its id, and its part of a line."""
+INDEX_BYTES = 36
+"""What the index takes of a row at most: its id, and its part of a line, 64 bytes for 2.3 rows
+or more."""
 
 
 class Places(NamedTuple):

@@ -19,14 +19,12 @@ from numpy.typing import NDArray
 from paramfleet_shared.errors.tables import TableMemoryError
 from paramfleet_shared.tables.disk.errors import TierChangedError
 from paramfleet_shared.tables.disk.pages.rebuilding import Hold
+from paramfleet_shared.tables.disk.parts import PAGE_PLACES
 from paramfleet_shared.tables.disk.tier import DiskTier
 from paramfleet_shared.tables.memory.image import GRANTED_BYTES, IndexCounts, ShardImage
 from paramfleet_shared.tables.memory.slot_index import Growth, SlotIndex
 
-__all__ = ["PAGE_PLACES", "Source", "TieredImage", "TieredPages"]
-
-PAGE_PLACES = 64
-"""About as many rows as a page has."""
+__all__ = ["Source", "TieredImage", "TieredPages"]
 
 _LEAST_PAGES = 1024
 """With fewer, all keys are noted: a hold on a tier that begins to grow would break soon."""
@@ -49,10 +47,10 @@ class TieredPages(NamedTuple):
         """Return the keys that are to be noted of a tier, and its pages, if they count."""
         if tier is None:
             return np.empty(0, np.uint64), None
-        logged = tier.logged_keys()
-        if tier.num_pages >= _LEAST_PAGES and tier.num_merged:
-            return logged, cls(tier, tier.hold(), tier.num_pages)
-        on_pages, _ = tier.rows_on_pages(0, tier.num_pages)
+        logged = tier.parts.logged_keys()
+        if tier.parts.num_pages >= _LEAST_PAGES and tier.parts.num_merged:
+            return logged, cls(tier, tier.parts.hold(), tier.parts.num_pages)
+        on_pages, _ = tier.parts.on_pages(0, tier.parts.num_pages)
         return np.concatenate([logged, on_pages]), None
 
 
@@ -169,7 +167,7 @@ class TieredImage(ShardImage):
     def end(self) -> None:
         """Let the tier's pages be divided again. May be repeated."""
         if self._pages is not None:
-            self._pages.tier.let_go(self._pages.hold)
+            self._pages.tier.parts.let_go(self._pages.hold)
 
     def _read_known(
         self, keys: NDArray[np.uint64]
@@ -189,7 +187,7 @@ class TieredImage(ShardImage):
         """
         if pages.hold.is_broken:
             raise TierChangedError(path=pages.tier.path)
-        keys, rows = pages.tier.rows_on_pages(first, last)
+        keys, rows = pages.tier.parts.on_pages(first, last)
         is_other = ~self._is_known(keys)
         is_other &= self._aside.find(_ids(keys), create=False) < 0
         return _ids(keys[is_other]), rows[is_other].view(np.float32)
@@ -200,7 +198,7 @@ class TieredImage(ShardImage):
         places = np.where(self._is_known(keys), at, self.num_places)
         if self._pages is not None and not self._pages.hold.is_broken:
             others = np.flatnonzero(places == self.num_places)
-            homes = self._pages.tier.homes_of(keys[others])
+            homes = self._pages.tier.parts.homes_of(keys[others])
             places[others] = self._known.size + PAGE_PLACES * homes
         return places
 

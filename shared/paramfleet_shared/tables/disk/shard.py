@@ -24,7 +24,7 @@ from typing_extensions import override
 
 from paramfleet_shared.tables.disk.access.system import ScratchSystem
 from paramfleet_shared.tables.disk.errors import TierFullError
-from paramfleet_shared.tables.disk.images import PAGE_PLACES, Source, TieredImage, TieredPages
+from paramfleet_shared.tables.disk.images import Source, TieredImage, TieredPages
 from paramfleet_shared.tables.disk.residency import WINDOW_SHARE, Residency
 from paramfleet_shared.tables.disk.stats import TierOptions, TierStats
 from paramfleet_shared.tables.disk.tier import DiskTier
@@ -102,6 +102,8 @@ class TieredShard(SparseShard):
         self._share = options.budget.share(self.layout.row_bytes + INDEX_BYTES + BESIDE_BYTES)
         self._tier: DiskTier | None = None
         self._tiered_images: list[TieredImage] = []
+        self._full_until = 0
+        """With up to so many rows in memory a disk that was full isn't asked again."""
         self._depth = 0
         """How many calls of this shard are under way, one within the other."""
 
@@ -124,7 +126,7 @@ class TieredShard(SparseShard):
         tier = self._tier
         if tier is None:
             return self._index.num_slots
-        return self._first_page_place(tier) + PAGE_PLACES * tier.num_pages
+        return self._first_cold_place + tier.parts.num_places
 
     @property
     @override
@@ -278,7 +280,7 @@ class TieredShard(SparseShard):
         slots = np.arange(self._index.num_slots)[self._index.live(0, self._index.num_slots)]
         on_disk = (self._flags[slots] & _ON_DISK) != 0
         found, _ = tier.read(self._keys_at(slots[~on_disk]))
-        return int(found.sum()) + self.cold.rows + int(on_disk.sum()) - tier.num_merged
+        return int(found.sum()) + self.cold.rows + int(on_disk.sum()) - tier.parts.num_merged
 
     # Going through all rows.
 
@@ -413,9 +415,14 @@ class TieredShard(SparseShard):
         """
         self._share.num_rows = self.num_rows
         num, capacity = self._residency.num_rows, self._capacity()
-        if num > capacity:
-            tier = self._tier = self._opened() if self._tier is None else self._tier
-            self._leave(tier, num - capacity + capacity // _SLACK, capacity)
+        if num > max(capacity, self._full_until):
+            try:
+                tier = self._tier = self._opened() if self._tier is None else self._tier
+                self._leave(tier, num - capacity + capacity // _SLACK, capacity)
+                self._full_until = 0
+            except TierFullError:  # they stay, and are tried again when there are more
+                self.cold.full += 1
+                self._full_until = num + num // _SLACK
         if self._tier is not None and self._tier.wants_merge:
             with contextlib.suppress(TierFullError):
                 self._tier.merge_step()
@@ -424,6 +431,7 @@ class TieredShard(SparseShard):
         """Let rows leave memory: so many of the least used.
 
         Raises:
+            TierFullError: if there is no room for them; they stay.
             FleetError: as ``DiskTier.put``.
         """
         most_main = int(capacity * (1 - WINDOW_SHARE))
@@ -432,10 +440,9 @@ class TieredShard(SparseShard):
         changed = slots[(flags & _CLEAN) == 0]
         try:
             tier.put(self._keys_at(changed), self._rows_at(changed).view(np.uint32))
-        except TierFullError:  # they stay, and are tried again at the next turn
+        except TierFullError:
             self._residency.enter(slots)
-            self.cold.full += 1
-            return
+            raise
         self.cold.rows += slots.size
         self.cold.written += changed.size
         self.cold.dropped += slots.size - changed.size
@@ -487,14 +494,11 @@ class TieredShard(SparseShard):
             rows[rest] = cold.view(np.float32)
         return found, rows
 
-    # Parts of all rows, for who needs them as they are. Places are those in memory, of the
-    # keys in the log, of pages.
+    # Parts of all rows, for who needs them as they are: those in memory, then the tier's.
 
-    def _first_logged_place(self) -> int:
+    @property
+    def _first_cold_place(self) -> int:
         return -(-self._index.num_slots // _MEMORY_PLACES) * _MEMORY_PLACES
-
-    def _first_page_place(self, tier: DiskTier) -> int:
-        return self._first_logged_place() + tier.most_logged
 
     def _part(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Return the ids [n] and rows [n, pitch] of some places.
@@ -503,26 +507,17 @@ class TieredShard(SparseShard):
             FleetError: as ``DiskTier.read``.
         """
         live = self._index.live(start, stop) if start < self._index.num_slots else slice(0, 0)
-        ids, rows = [self.ids()[live]], [self._floats[live]]
+        ids, rows = self.ids()[live], self._floats[live]
+        first = self._first_cold_place
+        if self._tier is None or stop <= first:
+            return ids.copy(), rows.copy()
         tier = self._tier
-        if tier is not None:
-            first, last = self._first_logged_place(), self._first_page_place(tier)
-            if stop > first and start < last:
-                logged = tier.logged_keys()
-                end = logged.size if stop >= last else stop - first
-                keys = logged[max(0, start - first) : end]
-                keys = keys[self._index.find(keys.view(np.int64), create=False) < 0]
-                found, cold = tier.read(keys)
-                ids.append(keys[found].view(np.int64))
-                rows.append(cold[found].view(np.float32))
-            bounds = (-(-max(0, each - last) // PAGE_PLACES) for each in (start, stop))
-            first_page, last_page = (min(each, tier.num_pages) for each in bounds)
-            keys, cold = tier.rows_on_pages(first_page, last_page)
-            is_other = self._index.find(keys.view(np.int64), create=False) < 0
-            is_other &= ~tier.is_logged(keys)
-            ids.append(keys[is_other].view(np.int64))
-            rows.append(cold[is_other].view(np.float32))
-        return np.concatenate(ids), np.concatenate(rows)
+        keys, cold = tier.parts.at_places(start - first, stop - first, tier.read)
+        is_cold = self._index.find(keys.view(np.int64), create=False) < 0
+        return (
+            np.concatenate([ids, keys[is_cold].view(np.int64)]),
+            np.concatenate([rows, cold[is_cold].view(np.float32)]),
+        )
 
     # What the calls of a shard ask for.
 

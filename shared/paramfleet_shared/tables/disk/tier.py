@@ -23,7 +23,7 @@ from paramfleet_shared.tables.disk.errors import (
     TierClosedError,
     TierFolderError,
 )
-from paramfleet_shared.tables.disk.kernels.pages import FOUND, pages_of
+from paramfleet_shared.tables.disk.kernels.pages import FOUND
 from paramfleet_shared.tables.disk.log.logged import UNKNOWN
 from paramfleet_shared.tables.disk.log.segments import PUT, REMOVE
 from paramfleet_shared.tables.disk.log.writeahead import WriteAhead
@@ -31,13 +31,12 @@ from paramfleet_shared.tables.disk.measuring import measure
 from paramfleet_shared.tables.disk.merging import InMemory, merge_into
 from paramfleet_shared.tables.disk.pages.files import PageFiles
 from paramfleet_shared.tables.disk.pages.header import TierState
-from paramfleet_shared.tables.disk.pages.loading import rows_in
 from paramfleet_shared.tables.disk.pages.lookups import Answers, Lookups
 from paramfleet_shared.tables.disk.pages.passes import CHUNK_BYTES, all_rows, sweep_rows
-from paramfleet_shared.tables.disk.pages.rebuilding import Hold, Pages
+from paramfleet_shared.tables.disk.pages.rebuilding import Pages
+from paramfleet_shared.tables.disk.parts import TierParts
 from paramfleet_shared.tables.disk.stats import TierOptions, TierStats
 from paramfleet_shared.tables.memory.shapes import check_array
-from paramfleet_shared.tables.memory.slot_index import distinct
 from paramfleet_shared.tables.rows.layout import RowLayout
 
 __all__ = ["DiskTier", "TierOptions", "TierStats"]
@@ -187,7 +186,11 @@ class DiskTier:
             if self._changes != number:
                 raise TierChangedError(path=str(self._folder))
 
-    # Reading a part: rows that are somewhere else, too, are told apart by the caller.
+    @property
+    def parts(self) -> TierParts:
+        """Return what reads rows by where they are."""
+        files, log = self._ready()
+        return TierParts(files, log, self._pages)
 
     @property
     def memory_bytes(self) -> int:
@@ -200,81 +203,6 @@ class DiskTier:
         """Return how long the files are."""
         files, log = self._ready()
         return files.num_bytes + log.num_bytes
-
-    @property
-    def num_pages(self) -> int:
-        """Return how many pages there are, but for overflow pages."""
-        files, _ = self._ready()
-        return files.state.pages
-
-    @property
-    def num_merged(self) -> int:
-        """Return how many rows are on pages."""
-        files, _ = self._ready()
-        return files.state.rows
-
-    @property
-    def most_logged(self) -> int:
-        """Return how many keys the log has at most, unless one call brings more."""
-        _, log = self._ready()
-        return log.most_keys
-
-    def logged_keys(self) -> NDArray[np.uint64]:
-        """Return the keys that the log names, removed ones among them, each once and sorted."""
-        _, log = self._ready()
-        return distinct(np.concatenate([part.keys for part in log.parts]))
-
-    def is_logged(self, keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Return which of keys, uint64 [n], the log names: bool [n]."""
-        _, log = self._ready()
-        named = np.zeros(keys.size, np.bool_)
-        for part in log.parts:
-            named |= part.find(keys) != UNKNOWN
-        return named
-
-    def homes_of(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Return the page that each of keys, uint64 [n], belongs to: int64 [n]."""
-        files, _ = self._ready()
-        homes = np.empty(keys.size, np.int64)
-        pages_of(keys, files.form, (files.state.groups, files.state.pages), homes)
-        return homes
-
-    def rows_on_pages(
-        self, first: int, last: int
-    ) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
-        """Return the keys [n] and rows [n, W] of pages, whatever the log says of them.
-
-        Args:
-            first: The first page.
-            last: The one after the last.
-
-        Raises:
-            TierReadError: if a disk refuses.
-            TierDamagedError: if a page isn't what was written.
-            TierClosedError: if the tier is closed.
-            TierFailedError: if a disk has refused to write before.
-        """
-        files, _ = self._ready()
-        most = self._pages.most
-        parts = [
-            rows_in(self._pages.load(np.arange(each, min(last, each + most))), files.form)
-            for each in range(first, last, most)
-        ]
-        keys, rows = [np.empty(0, np.uint64)], [np.empty((0, self._pitch), np.uint32)]
-        return (
-            np.concatenate([*keys, *(part[0] for part in parts)]),
-            np.concatenate([*rows, *(part[1] for part in parts)]),
-        )
-
-    def hold(self) -> Hold:
-        """Keep each key on its page, until the hold is let go, or broken by growth."""
-        self._ready()
-        return self._pages.hold()
-
-    def let_go(self, hold: Hold) -> None:
-        """End a hold. May be repeated."""
-        self._ready()
-        self._pages.let_go(hold)
 
     # Changing.
 

@@ -1,7 +1,9 @@
 """A shard with rows on disk gives the same bits as one that has all of them in memory."""
 
+import errno
 import gc
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -11,16 +13,19 @@ import pytest
 from numpy.typing import NDArray
 
 from paramfleet_shared.tables.disk import images
-from paramfleet_shared.tables.disk.images import PAGE_PLACES
-from paramfleet_shared.tables.disk.shard import TieredOptions, TieredShard
+from paramfleet_shared.tables.disk.access.system import Buffer, ScratchSystem
+from paramfleet_shared.tables.disk.parts import PAGE_PLACES
+from paramfleet_shared.tables.disk.shard import BESIDE_BYTES, TieredOptions, TieredShard
+from paramfleet_shared.tables.disk.stats import TierOptions
 from paramfleet_shared.tables.memory.budget import MemoryBudget
 from paramfleet_shared.tables.rows.evicting import AsOf
 from paramfleet_shared.tables.rows.touched import TouchedIds
-from paramfleet_shared.tables.sparse import SparseShard
+from paramfleet_shared.tables.sparse import INDEX_BYTES, SparseShard
 from paramfleet_shared.tables.spec import EntrySpec, OptimizerSpec, TableSpec
 
 ROWS_IN_MEMORY = 150
 IDS = 3000
+ROW_BESIDE_BYTES = INDEX_BYTES + BESIDE_BYTES
 ROUNDS = 60
 
 Folders = Callable[[], Path]
@@ -53,7 +58,7 @@ def pair(
     spec: TableSpec, folders: Folders, *, rows: int = ROWS_IN_MEMORY
 ) -> tuple[SparseShard, TieredShard]:
     plain = SparseShard(spec, max_rows=100_000)
-    budget = MemoryBudget(rows * (plain.layout.row_bytes + 40))
+    budget = MemoryBudget(rows * (plain.layout.row_bytes + ROW_BESIDE_BYTES))
     options = TieredOptions(budget, folders)
     return plain, TieredShard(spec, options=options, max_rows=100_000)
 
@@ -70,8 +75,9 @@ class Twins:
         drawn = self.rng.zipf(1.3, int(self.rng.integers(1, most))) % IDS
         return (drawn * 7919 % IDS).astype(np.int64)
 
-    def act(self) -> None:
-        kind = self.rng.choice(["pull", "push", "push", "unique", "assign", "remove", "read"])
+    def act(self, *, removes: bool = True) -> None:
+        kinds = ["pull", "push", "push", "unique", "assign", "read", "remove"]
+        kind = self.rng.choice(kinds if removes else kinds[:-1])
         ids = self.ids()
         dim = self.plain.spec.dim
         numbers = self.rng.normal(size=(len(ids), dim)).astype(np.float32)
@@ -262,7 +268,7 @@ def test_its_folder_goes_with_it(folders: Folders, tmp_path: Path) -> None:
 
 def test_tables_share_a_budget_by_what_they_have(folders: Folders) -> None:
     spec = TABLES["plain"]
-    row_bytes = SparseShard(spec, max_rows=1).layout.row_bytes + 40
+    row_bytes = SparseShard(spec, max_rows=1).layout.row_bytes + ROW_BESIDE_BYTES
     options = TieredOptions(MemoryBudget(400 * row_bytes), folders)
     small, large = (TieredShard(spec, options=options, max_rows=100_000) for _ in range(2))
 
@@ -297,3 +303,37 @@ def test_ids_that_are_loaded_twice_are_counted_wherever_they_are(folders: Folder
 
     assert 0 < len(found) < 200
     assert shard.count_doubled() == 200 - len(found)
+
+
+class FullSystem(ScratchSystem):
+    """A disk that has no room for what is written, while ``is_full``."""
+
+    is_full = False
+
+    def write(self, file: int, parts: Sequence[Buffer], offset: int) -> None:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().write(file, parts, offset)
+
+
+@pytest.mark.parametrize("first", [0, 3])
+def test_rows_stay_in_memory_while_the_disk_is_full(first: int, folders: Folders) -> None:
+    system = FullSystem()
+    plain = SparseShard(TABLES["plain"], max_rows=100_000)
+    options = TieredOptions(
+        MemoryBudget(ROWS_IN_MEMORY * (plain.layout.row_bytes + ROW_BESIDE_BYTES)),
+        folders,
+        TierOptions(system=system),
+    )
+    twins = Twins((plain, TieredShard(TABLES["plain"], options=options, max_rows=100_000)), 8)
+
+    for turn in range(9):
+        system.is_full = first <= turn < 6
+        for _ in range(20):
+            twins.act(removes=not system.is_full)
+
+    twins.tiered.create(np.arange(10_000, 11_000))
+    twins.plain.create(np.arange(10_000, 11_000))
+    assert exported(twins.tiered) == exported(twins.plain)
+    assert twins.tiered.cold.full > 0
+    assert twins.tiered.num_rows - twins.tiered.cold.rows <= ROWS_IN_MEMORY
