@@ -10,7 +10,6 @@ import pytest
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 SCRIPT = "train_tiny.py"
-SERVED = ["sgd", "momentum", "adagrad", "adam", "adamw", "rowwise_adagrad", "ftrl"]
 
 
 def far(a: dict[str, Any], b: dict[str, Any], key: str) -> float:
@@ -18,11 +17,11 @@ def far(a: dict[str, Any], b: dict[str, Any], key: str) -> float:
 
 
 SIZES = [(1, 1), (1, 3), (2, 2), (4, 1), (4, 3)]
+"""Of jobs in which each optimizer of pservers trains a model of its own (``each``)."""
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "workers", "servers"),
-    [*((name, 2, 2) for name in SERVED), *(("each", *sizes) for sizes in SIZES)],
+    ("optimizer", "workers", "servers"), [("adam", 2, 2), *(("each", *n) for n in SIZES)]
 )
 def test_sync_equals_one_process(jobs: Any, optimizer: str, workers: int, servers: int) -> None:
     args = ["--mode", "sync", "--optimizer", optimizer]
@@ -200,13 +199,14 @@ def test_sync_goes_on_when_a_worker_has_less_data(jobs: Any) -> None:
     assert first["dense"] == second["dense"]
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam", "rowwise_adagrad", "ftrl"])
+@pytest.mark.parametrize("optimizer", ["sgd", "each"])
 def test_async_learns_and_ends_with_the_same_values(jobs: Any, optimizer: str) -> None:
     args = ["--optimizer", optimizer, "--steps", "150"]
 
     first, second = jobs.run(SCRIPT, "--mode", "async", *args).results
 
-    assert np.mean(first["losses"][-20:]) < np.mean(first["losses"][:20]) - 0.01
+    losses = np.reshape(first["losses"], (150, -1))  # those of each model
+    assert (losses[-20:].mean(0) < losses[:20].mean(0) - 0.01).all()
     assert far(first, second, "dense") <= 1e-5
     assert far(first, second, "rows") <= 1e-5
 
@@ -221,8 +221,10 @@ def test_async_with_a_staleness_bound_keeps_it(jobs: Any, fresh: str) -> None:
         assert result["staleness_p99"] <= 3, "a step may begin two ahead of a finished one"
 
 
-@pytest.mark.parametrize("merge", ["damped", "remainder", "average"])
-@pytest.mark.parametrize("optimizer", ["sgd", "rmsprop"])
+@pytest.mark.parametrize(
+    ("optimizer", "merge"),
+    [("sgd", "damped"), ("sgd", "remainder"), ("sgd", "average"), ("rmsprop", "average")],
+)
 def test_geo_ends_with_the_same_values_everywhere(
     jobs: Any, optimizer: str, merge: str, tmp_path: Path
 ) -> None:

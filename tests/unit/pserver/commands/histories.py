@@ -54,7 +54,7 @@ ENTRIES = {
     "ftrl": EntrySpec(kind="count_filter", value=2, max_rows=24),
 }
 """By rule, of the table "rows"."""
-EXAMPLES = int(read_environment().get("REPLAY_EXAMPLES", "200"))
+EXAMPLES = int(read_environment().get("REPLAY_EXAMPLES", "100"))
 
 
 @dataclass

@@ -237,7 +237,7 @@ async def test_every_byte_of_a_snapshot_counts(tmp_path: Path) -> None:
     assert newest.position == 4
     content = newest.path.read_bytes()
 
-    for place in range(0, len(content), 7):
+    for place in range(0, len(content), 19):
         changed = bytearray(content)
         changed[place] ^= 1
         newest.path.write_bytes(changed)

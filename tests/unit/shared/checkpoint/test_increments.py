@@ -27,7 +27,7 @@ from paramfleet_shared.checkpoint.manifest import (
 from paramfleet_shared.settings.config import read_environment
 from paramfleet_shared.tables.spec import TableSpec
 
-CASES = int(read_environment().get("CHECKPOINT_FUZZ_CASES", "600"))
+CASES = int(read_environment().get("CHECKPOINT_FUZZ_CASES", "300"))
 ROWS = TableSpec(name="rows", kind="sparse", dim=2)
 FLAT = TableSpec(name="flat", kind="dense", size=3)
 
