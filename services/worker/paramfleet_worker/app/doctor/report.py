@@ -28,6 +28,7 @@ from paramfleet_shared.settings.config import (
     without_password,
 )
 from paramfleet_shared.values.versions import versions
+from paramfleet_worker.app.doctor.defaults import lines_of, table_defaults
 from paramfleet_worker.app.doctor.security import Look, gather_security
 from paramfleet_worker.config import LaunchSettings
 from paramfleet_worker.core.doctor.checks import examine
@@ -212,6 +213,11 @@ def _look_at_ports(settings: JobSettings, wanted: Wanted) -> tuple[PortFacts, ..
     type=click.Path(path_type=Path),
     help="With --security: the folder of the logs; else log where the job was launched.",
 )
+@click.option(
+    "--defaults",
+    is_flag=True,
+    help="Say what accessors, entries and eviction have that isn't set, and look at nothing.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Say it as one JSON line.")
 @click.pass_context
 def doctor(
@@ -220,6 +226,7 @@ def doctor(
     *,
     as_json: bool,
     security: bool,
+    defaults: bool,
     job: str | None,
     logs: Path | None,
     **options: Any,
@@ -232,6 +239,9 @@ def doctor(
     Raises:
         UsageError: if an option can't be what was meant.
     """
+    if defaults:
+        _say_defaults(as_json=as_json)
+        return
     wanted = Wanted(**options)
     try:
         if security:
@@ -250,6 +260,19 @@ def doctor(
         num_warnings = len(findings) - num_failures
         echo(f"{num_failures} failures, {num_warnings} warnings")
     context.exit(1 if num_failures else 0)
+
+
+def _say_defaults(*, as_json: bool) -> None:
+    """Say what tables have where nothing is set."""
+    found = table_defaults()
+    if not as_json:
+        echo("\n".join(lines_of(found)))
+        return
+    plain = {
+        title: {name: each._asdict() for name, each in options.items()}
+        for title, options in found.items()
+    }
+    echo(json.dumps({"defaults": plain}))
 
 
 def _examine_security(wanted: Wanted, job: str | None, logs: Path | None) -> list[Finding]:
