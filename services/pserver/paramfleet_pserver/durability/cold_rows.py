@@ -13,7 +13,7 @@ from pathlib import Path
 
 from paramfleet_pserver.durability.locking import FolderLock
 from paramfleet_shared.errors.logs import LogInUseError
-from paramfleet_shared.tables.disk.shard import TieredOptions, TieredShard
+from paramfleet_shared.tables.disk.shards.shard import TieredOptions, TieredShard
 from paramfleet_shared.tables.disk.warming import warm_disk
 from paramfleet_shared.tables.memory.budget import MemoryBudget
 from paramfleet_shared.tables.sparse import SparseShard

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from paramfleet_shared.tables.disk.kernels.policies import halve
-from paramfleet_shared.tables.disk.residency import Residency
+from paramfleet_shared.tables.disk.shards.residency import Residency
 from paramfleet_shared.tables.disk.tier import DiskTier, TierOptions
 from paramfleet_shared.tables.kernels.basics.readiness import alone
 from paramfleet_shared.tables.rows.layout import VALUE, ColumnSpec, RowLayout

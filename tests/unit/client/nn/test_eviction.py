@@ -135,7 +135,7 @@ def test_hours_are_those_of_the_date_that_was_set() -> None:
 
 
 def test_bytes_bound_a_table_too() -> None:
-    row_bytes = 2 * 4 + 4 + 24  # the value, when it was seen, and the index
+    row_bytes = 2 * 4 + 4 + INDEX_BYTES  # the value, when it was seen, and the index
     trained = Trained({"max_bytes": 10 * row_bytes, "every_steps": 0})
     trained.step(*range(50))
     assert len(trained.ids) == 10

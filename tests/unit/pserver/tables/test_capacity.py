@@ -145,7 +145,7 @@ async def test_memory_is_asked_for_before_the_rows_come(owners: Owners) -> None:
             )
 
     one = table(1 << 20, check_memory=check)
-    row_bytes = 2 * 4 + 24
+    row_bytes = 2 * 4 + INDEX_BYTES
 
     assert claim_at_once([wanted(one, 1, 2, 3)]) is None, "it asks for some more than these"
     claims = await claim_counted([wanted(one, 1, 2, 3)], owners)
@@ -154,7 +154,7 @@ async def test_memory_is_asked_for_before_the_rows_come(owners: Owners) -> None:
     create(one, 1, 2, 3)
     claims.release()
     assert one.blocks[0].rows.num_rows == 3, "what is claimed is not refused"
-    with pytest.raises(TableMemoryError, match="1 more rows x 32 bytes"):
+    with pytest.raises(TableMemoryError, match="1 more rows x 44 bytes"):
         await claim_counted([wanted(one, 4)], owners)
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tests.unit.shared.tables.disk.test_residency import (
+from tests.unit.shared.tables.disk.shards.test_residency import (
     BATCHES,
     CAPACITY,
     DRAWS,

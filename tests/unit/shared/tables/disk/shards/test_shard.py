@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from paramfleet_shared.tables.disk import images
 from paramfleet_shared.tables.disk.access.system import Buffer, ScratchSystem
 from paramfleet_shared.tables.disk.parts import PAGE_PLACES
-from paramfleet_shared.tables.disk.shard import BESIDE_BYTES, TieredOptions, TieredShard
+from paramfleet_shared.tables.disk.shards import images
+from paramfleet_shared.tables.disk.shards.shard import BESIDE_BYTES, TieredOptions, TieredShard
 from paramfleet_shared.tables.disk.stats import TierOptions
 from paramfleet_shared.tables.memory.budget import MemoryBudget
 from paramfleet_shared.tables.rows.evicting import AsOf

@@ -24,8 +24,8 @@ from typing_extensions import override
 
 from paramfleet_shared.tables.disk.access.system import ScratchSystem
 from paramfleet_shared.tables.disk.errors import TierFullError
-from paramfleet_shared.tables.disk.images import Source, TieredImage, TieredPages
-from paramfleet_shared.tables.disk.residency import WINDOW_SHARE, Residency
+from paramfleet_shared.tables.disk.shards.images import Source, TieredImage, TieredPages
+from paramfleet_shared.tables.disk.shards.residency import WINDOW_SHARE, Residency
 from paramfleet_shared.tables.disk.stats import TierOptions, TierStats
 from paramfleet_shared.tables.disk.tier import DiskTier
 from paramfleet_shared.tables.kernels.basics.compiled import as_input

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from paramfleet_shared.tables.disk.residency import WINDOW_SHARE, Residency
+from paramfleet_shared.tables.disk.shards.residency import WINDOW_SHARE, Residency
 
 ROWS, CAPACITY, DRAWS, BATCHES = 100_000, 10_000, 4_000, 160
 
