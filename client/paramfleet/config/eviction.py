@@ -53,6 +53,23 @@ _OF_TABLE: dict[str, Key] = {
         maximum=_MOST_HOURS,
         meaning="A row goes that was not pushed for more hours; 0 lets it stay.",
     ),
+    "value": Key(
+        kind=str,
+        default=None,
+        choices=("recency", "frequency"),
+        meaning="Which rows go for `max_rows` where there is no accessor: with `recency` those "
+        "that were not pushed for the longest time, with `frequency` those that were pushed "
+        "least often, where pushes fade. Unset it is `frequency`, but `recency` with "
+        "`unseen_steps` or `unseen_hours`, which need the last push.",
+    ),
+    "half_life": Key(
+        kind=int,
+        default=0,
+        minimum=0,
+        maximum=MAX_STEPS,
+        meaning="Of `frequency`: steps after which a push counts for half; 0 takes "
+        "`every_steps / headroom`, in which looks that free the headroom replace all rows.",
+    ),
     "headroom": Key(
         kind=float,
         default=0.1,
@@ -90,6 +107,8 @@ class Eviction:
     min_rows: int = 0
     unseen_steps: int = 0
     unseen_hours: int = 0
+    value: str | None = None
+    half_life: int = 0
     headroom: float = _OF_TABLE["headroom"].default
     every_steps: int = _OF_TABLE["every_steps"].default
 
@@ -104,6 +123,16 @@ class Eviction:
         if not self.is_on:
             return "none"
         return "hour" if self.unseen_hours else "step"
+
+    @property
+    def fades_by(self) -> float:
+        """Return the half-life of pushes in steps, 0 if the last one alone is kept."""
+        if self.value == "recency" or self.unseen_steps or self.unseen_hours:
+            return 0.0
+        if not (self.max_rows or self.max_bytes):
+            return 0.0
+        every = self.every_steps or _OF_TABLE["every_steps"].default
+        return float(self.half_life or every / self.headroom)
 
     def capped(self, row_bytes: int) -> int:
         """Return the most rows of a table, 0 for no limit.
@@ -199,6 +228,17 @@ def _wrong(found: Eviction, given: Mapping[str, Any]) -> tuple[str, str] | None:
     if found.max_rows and found.min_rows > kept:
         rule = f"must be at most {kept:,}, what is left of max_rows when rows have gone for it"
         return "min_rows", rule
-    if "headroom" in given and not found.max_rows and not found.max_bytes:
-        return "headroom", "has no effect without max_rows or max_bytes"
+    for key in ("headroom", "value"):
+        has_limit = found.max_rows or found.max_bytes
+        if given.get(key) is not None and not has_limit:
+            return key, "has no effect without max_rows or max_bytes"
+    return _wrong_value(found, given)
+
+
+def _wrong_value(found: Eviction, given: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return which key of what rows are worth contradicts another one, and why."""
+    if found.value == "frequency" and (found.unseen_steps or found.unseen_hours):
+        return "value", "doesn't go with unseen_steps or unseen_hours, which need the last push"
+    if given.get("half_life") and not found.fades_by:
+        return "half_life", "has no effect where the last push alone decides"
     return None

@@ -81,8 +81,12 @@ class RowStore:
     def of(cls, table: "SparseTable") -> "RowStore":
         """Make an empty store for a table."""
         accessor = table.accessor
-        tracks = table.kept_as.tracks
-        rule = OptimizerSpec(rule="sum", tracks=tracks) if accessor is None else accessor.rule
+        kept = table.kept_as
+        rule = (
+            OptimizerSpec(rule="sum", tracks=kept.tracks, half_life=kept.half_life)
+            if accessor is None
+            else accessor.rule
+        )
         return cls(spec_of(table, rule=rule))
 
     @property

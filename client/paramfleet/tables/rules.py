@@ -225,10 +225,10 @@ def rule_of_rows(
             raise OptimizerNotServedError(optimizer=name, option="maximize", remedy=remedy)
         return table.accessor.rule
     rule = server_rule(optimizer, group, sparse=True)
-    tracks = table.kept_as.tracks
+    tracks, half_life = table.kept_as.tracks, table.kept_as.half_life
     if tracks == "none":
         return rule
-    return OptimizerSpec(rule=rule.rule, tracks=tracks, **rule.constants)
+    return OptimizerSpec(rule=rule.rule, tracks=tracks, half_life=half_life, **rule.constants)
 
 
 def is_served(optimizer: torch.optim.Optimizer, group: dict[str, Any], *, sparse: bool) -> bool:

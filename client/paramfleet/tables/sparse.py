@@ -123,6 +123,8 @@ class KeptAs(NamedTuple):
     """Which ids get a row."""
     tracks: Tracks = "none"
     """What a row keeps of when it was pushed last."""
+    half_life: float = 0.0
+    """Steps after which a push counts for half in that; 0 keeps the last one alone."""
 
 
 class RowUse(NamedTuple):

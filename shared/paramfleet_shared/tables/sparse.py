@@ -56,6 +56,7 @@ from paramfleet_shared.tables.rows.evicting import (
     Worths,
     eviction_keys,
     is_valued,
+    seen_after,
 )
 from paramfleet_shared.tables.rows.layout import VALUE, RowLayout
 from paramfleet_shared.tables.rows.routing import merge_by_inverse
@@ -477,7 +478,7 @@ class SparseShard:
         if self.spec.optimizer.tracks == "none":
             return Worths(nothing, nothing)
         seen = self._seen[slots]
-        return Worths(self._latest - seen[seen > 0], nothing)
+        return Worths(np.maximum(self._latest - seen[seen > 0], 0), nothing)
 
     def discount(self, ids: NDArray[np.int64], amounts: NDArray[np.float32]) -> None:
         """Subtract from the ``delta_score`` of rows with an accessor what was written of it.
@@ -821,7 +822,7 @@ class SparseShard:
         """Keep when rows were pushed, of a table that tracks it; later ones stay."""
         if self.spec.optimizer.tracks != "none":
             slots, seen = self.find(ids), self._seen
-            seen[slots] = np.maximum(seen[slots], np.float32(now))
+            seen[slots] = seen_after(seen[slots], now, self.spec.optimizer.half_life)
 
     def _columns(
         self, floats: NDArray[np.float32]

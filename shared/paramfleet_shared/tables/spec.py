@@ -63,7 +63,11 @@ MAX_TABLE_ROWS = 1 << 40
 """Of the cap of a table."""
 
 SEEN = Column(name="seen", per_row=True, first=0.0, not_negative=True)
-"""When a row was pushed last, where that is tracked: a step, or an hour from 1970. 0: never."""
+"""When a row was pushed last, where that is tracked: a step, or an hour from 1970. 0: never.
+Where pushes fade, it is later the oftener the row was pushed (``rows.evicting.seen_after``)."""
+
+MAX_HALF_LIFE = 1 << 40
+"""Of pushes, in steps."""
 
 
 class TableSpecError(ContractError):
@@ -257,6 +261,8 @@ class OptimizerSpec:
         rule: The rule's name.
         tracks: What a row keeps of when it was pushed last: its ``step``, the ``hour``, or
             ``none``.
+        half_life: Steps after which a push counts for half in what a row keeps of them; 0 keeps
+            the last one alone.
         constants: Those of its constants that don't have their defaults.
 
     Raises:
@@ -266,11 +272,17 @@ class OptimizerSpec:
 
     rule: str
     tracks: Tracks
+    half_life: float
     _settings: tuple[tuple[str, float | bool | str], ...]
     """All constants, in the order of the rule's record."""
 
     def __init__(
-        self, *, rule: str = "sgd", tracks: Tracks = "none", **constants: float | bool | str
+        self,
+        *,
+        rule: str = "sgd",
+        tracks: Tracks = "none",
+        half_life: float = 0.0,
+        **constants: float | bool | str,
     ) -> None:
         known = tuple(RULES)
         _demand(
@@ -297,13 +309,23 @@ class OptimizerSpec:
             rule=f"must be one of {', '.join(known)}",
         )
         object.__setattr__(self, "rule", rule)
+        _demand_number("optimizer.half_life", half_life, 0.0, MAX_HALF_LIFE)
+        _demand(
+            true=not half_life or tracks == "step",
+            field="optimizer.half_life",
+            value=half_life,
+            rule="is of rows that keep the step",
+        )
         object.__setattr__(self, "tracks", tracks)
+        object.__setattr__(self, "half_life", float(half_life))
         object.__setattr__(self, "_settings", tuple(settings.items()))
 
     def __repr__(self) -> str:
         said = dict(self._settings)
         if self.tracks != "none":
             said["tracks"] = self.tracks
+        if self.half_life:
+            said["half_life"] = self.half_life
         settings = "".join(f", {name}={value!r}" for name, value in said.items())
         return f"OptimizerSpec(rule={self.rule!r}{settings})"
 
@@ -344,6 +366,8 @@ class OptimizerSpec:
         own = {"rule": self.rule, **self.constants}
         if self.tracks != "none":  # which rules of before don't have
             own["tracks"] = self.tracks
+        if self.half_life:
+            own["half_life"] = self.half_life
         return own
 
 

@@ -33,6 +33,7 @@ from paramfleet_shared.tables.kernels.stepping.ctr import (
 )
 from paramfleet_shared.tables.kernels.stepping.rules import step_of
 from paramfleet_shared.tables.rows.ctr import ctr_layout_of
+from paramfleet_shared.tables.rows.evicting import seen_after
 from paramfleet_shared.tables.rows.layout import VALUE, ColumnSpec, RowLayout
 from paramfleet_shared.tables.rules.record import Moment
 from paramfleet_shared.tables.spec import SEEN, OptimizerSpec, TableSpec
@@ -164,8 +165,7 @@ class DeviceTable:
             places, grads = places[admitted], grads[admitted]
         self._step(places, grads, moment)
         if self._seen is not None:
-            seen = self._rows[:, self._seen]
-            seen[places] = seen[places].clamp(min=float(moment.now))
+            self._note_seen(places, moment.now)
         self._is_stepped.index_fill_(0, places, 1)
 
     def train_by(self, rule: OptimizerSpec) -> None:
@@ -221,6 +221,13 @@ class DeviceTable:
             return DeviceRows(found, np.empty((0, self.layout.pitch), np.float32))
         rows = self._rows.index_select(0, self._on_device(self._ids.places[found]))
         return DeviceRows(self._ids.ids[found], to_host(rows, dtype=torch.float32).numpy())
+
+    def _note_seen(self, places: torch.Tensor, now: int) -> None:
+        """Keep that rows were pushed; few numbers, computed on the host."""
+        column = self._rows[:, self._seen]
+        seen = to_host(column.index_select(0, places), dtype=torch.float32).numpy()
+        after = seen_after(seen, now, self.spec.optimizer.half_life)
+        column.index_copy_(0, places, to_device(torch.from_numpy(after), self.device))
 
     def _step_by_kernel(
         self, places: torch.Tensor, grads: torch.Tensor, moment: Moment

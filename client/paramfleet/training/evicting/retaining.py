@@ -86,7 +86,8 @@ def retain(
                 rule=f"table {table.name!r} has an accessor, whose rows keep days: set its "
                 "delete_after_unseen_days in the place of unseen_steps and unseen_hours",
             )
-        table.kept_as = table.kept_as._replace(tracks=tracks)
+        half_life = own.fades_by if tracks == "step" else 0.0
+        table.kept_as = table.kept_as._replace(tracks=tracks, half_life=half_life)
         most = own.max_rows
         if own.max_bytes:
             most = own.capped(_row_bytes(optimizer, group, table))

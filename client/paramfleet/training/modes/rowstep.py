@@ -43,6 +43,7 @@ from paramfleet_shared.tables.kernels.stepping.ctr import (
 from paramfleet_shared.tables.kernels.stepping.rules import step_of
 from paramfleet_shared.tables.rows.batch import RowBatch
 from paramfleet_shared.tables.rows.ctr import ctr_layout_of
+from paramfleet_shared.tables.rows.evicting import seen_after
 from paramfleet_shared.tables.rows.layout import RowLayout
 from paramfleet_shared.tables.rules.record import Moment
 from paramfleet_shared.tables.spec import SEEN, OptimizerSpec, TableSpec
@@ -146,7 +147,8 @@ class RowStepper:
             self._hidden, weight.grad = weight.grad, None
         if self.table.kept_as.tracks != "none":
             seen = self.store.column(SEEN.name)
-            seen[slots] = np.maximum(seen[slots], np.float32(self.table.now))
+            half_life = self.table.kept_as.half_life
+            seen[slots] = seen_after(seen[slots], self.table.now, half_life)
         self._num_steps += self._steps_at_once
         return slots
 

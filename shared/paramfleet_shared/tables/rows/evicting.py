@@ -1,8 +1,14 @@
 """In which order rows are evicted: one number of each row, its key, the least first.
 
 Expired rows come first, then the others; among both the least valued: by the score where rows
-have an accessor, else those that were pushed the longest time ago. What is equal is ordered by
-a hash of its id, so that the order is the same on any number of pservers.
+have an accessor, else those that were pushed the longest time ago, or the least often. What is
+equal is ordered by a hash of its id, so that the order is the same on any number of pservers.
+
+How often a row was pushed is one number as well, a time. Let a push of step t count
+2^(t / half-life): all counts of pushes that fade are in the same order as the sums of these, at
+any time, and nothing has to run over the table to fade them. Kept is half-life * log2(sum),
+which has no overflow: the step of the last push, and later by one half-life for each doubling
+of the pushes. With a short half-life it is the last push, with a long one the number of pushes.
 """
 
 from typing import NamedTuple
@@ -27,6 +33,7 @@ __all__ = [
     "eviction_keys",
     "is_valued",
     "latest_of",
+    "seen_after",
 ]
 
 KEY_BITS = 60
@@ -71,6 +78,24 @@ def latest_of(spec: TableSpec) -> int:
     if spec.optimizer.tracks == "step":
         return _MAX_STEP
     return MAX_DAY * (_HOURS_OF_DAY if spec.optimizer.tracks == "hour" else 1)
+
+
+def seen_after(seen: NDArray[np.float32], now: int, half_life: float) -> NDArray[np.float32]:
+    """Return what rows keep of their pushes after one more, float32 [n].
+
+    Several pushes in any order leave the same but for rounding.
+
+    Args:
+        seen: float32 [n], what they keep; 0 of one that was never pushed.
+        now: The step, or the hour, of the push.
+        half_life: Of the table's ``OptimizerSpec``.
+    """
+    later = np.maximum(seen, np.float32(now))
+    if not half_life:
+        return later
+    least = np.minimum(seen, np.float32(now)).astype(np.float64)
+    beside = np.log2(1.0 + np.exp2((least - later) / half_life)) * half_life
+    return np.where(seen > 0, later + beside, later).astype(np.float32)
 
 
 class Valued(NamedTuple):

@@ -33,6 +33,14 @@ def test_keys_hold_for_all_tables_and_others_for_some() -> None:
         ({"headroom": 0.95, "max_rows": 9}, "must be at most 0.9"),
         ({"headroom": 0.2}, "has no effect without max_rows or max_bytes"),
         ({"unseen_steps": 3, "unseen_hours": 3}, "a row keeps one of both"),
+        ({"value": "often", "max_rows": 9}, "must be 'recency' or 'frequency'"),
+        ({"value": "recency"}, "'value'.*has no effect without max_rows"),
+        (
+            {"value": "frequency", "max_rows": 9, "unseen_steps": 3},
+            "doesn't go with unseen_steps",
+        ),
+        ({"half_life": 5, "max_rows": 9, "unseen_hours": 3}, "half_life.*has no effect"),
+        ({"half_life": 5}, "half_life.*has no effect"),
         ({"max_rows": 100, "min_rows": 95}, "at most 90, what is left of max_rows"),
         ({"tables": {"ads": {"max_row": 1}}}, "did you mean 'max_rows'"),
         ({"tables": {"ads": 5}}, "must be a dict of a table's keys"),
@@ -47,6 +55,24 @@ def test_keys_hold_for_all_tables_and_others_for_some() -> None:
 def test_what_makes_no_sense_is_named(configs: Any, match: str) -> None:
     with pytest.raises(StrategyError, match=match):
         strategy(configs).resolve()
+
+
+@pytest.mark.parametrize(
+    ("configs", "steps"),
+    [
+        ({}, 0.0),
+        ({"unseen_steps": 7}, 0.0),
+        ({"max_rows": 99, "unseen_hours": 7}, 0.0),
+        ({"max_rows": 99, "value": "recency"}, 0.0),
+        ({"max_rows": 99}, 10_000.0),
+        ({"max_bytes": 99, "every_steps": 50, "headroom": 0.2}, 250.0),
+        ({"max_rows": 99, "every_steps": 0, "half_life": 30, "value": "frequency"}, 30.0),
+    ],
+)
+def test_pushes_fade_in_the_steps_in_which_looks_replace_all_rows(
+    configs: Any, steps: float
+) -> None:
+    assert strategy(configs).resolve().eviction.of("t").fades_by == pytest.approx(steps)
 
 
 def test_modes_that_remove_no_rows_refuse_it() -> None:

@@ -92,6 +92,20 @@ def test_a_full_table_is_looked_at_before_its_time() -> None:
     assert trained.ids == list(range(30, 49)), "it was full after the steps 20, 30 and 40"
 
 
+@pytest.mark.parametrize(
+    ("value", "stay"),
+    [("recency", [3, 4]), ("frequency", [1, 4]), (None, [1, 4])],
+)
+def test_a_full_table_keeps_what_was_used_last_or_most(value: Any, stay: list[int]) -> None:
+    configs = {"max_rows": 4, "headroom": 0.5, "every_steps": 0, "value": value}
+    trained = Trained(configs)
+    for ids in ([1], [1], [1], [2], [3], [4], [4]):
+        trained.step(*ids)
+
+    assert trained.shrinking.shrink() == {"t": 2}
+    assert trained.ids == stay
+
+
 def test_many_rows_go_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(looks, "MOST_AT_ONCE", 7)
     trained = Trained({"unseen_steps": 1, "every_steps": 0})

@@ -1,5 +1,6 @@
 """Rows keep when they were pushed, a table has no more rows than it may, and some go first."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from paramfleet_shared.tables.rows.evicting import (
     AsOf,
     count_by_key,
     latest_of,
+    seen_after,
 )
 from paramfleet_shared.tables.rows.routing import route
 from paramfleet_shared.tables.rows.states import states_for
@@ -46,6 +48,60 @@ def order(shard: SparseShard, **as_of: int) -> list[int]:
     ids, keys = shard.valued(0, shard.num_slots, AsOf(**as_of))
     found: list[int] = ids[np.argsort(keys)].tolist()
     return found
+
+
+def counted(pushes: list[int], half_life: float) -> float:
+    """Return what a row keeps of pushes."""
+    seen = np.zeros(1, np.float32)
+    for now in pushes:
+        seen = seen_after(seen, now, half_life)
+    return float(seen[0])
+
+
+@pytest.mark.parametrize("half_life", [1.0, 70.0, 1e6])
+def test_rows_are_in_the_order_of_pushes_that_fade(half_life: float) -> None:
+    draw = np.random.default_rng(4)
+    rows = [draw.integers(1, 300, draw.integers(1, 9)).tolist() for _ in range(40)]
+
+    kept = [counted(row, half_life) for row in rows]
+
+    for today in (300, 900):
+        faded = [sum(2.0 ** ((now - today) / half_life) for now in row) for row in rows]
+        wanted = [today + half_life * np.log2(max(each, 1e-300)) for each in faded]
+        is_known = np.array(faded) > 0
+        np.testing.assert_allclose(
+            np.array(kept)[is_known], np.array(wanted)[is_known], rtol=1e-5, atol=0.5
+        )
+    again = [counted(row[::-1], half_life) for row in rows]
+    np.testing.assert_allclose(again, kept, rtol=1e-5)
+
+
+def test_without_a_half_life_the_last_push_alone_is_kept() -> None:
+    assert counted([7, 3, 5], 0.0) == 7
+    assert counted([9], 50.0) == 9
+    assert counted([9, 9], 50.0) == 9 + 50
+    assert counted([1, 500], 50.0) == pytest.approx(500, abs=0.1), "of long ago little is left"
+
+
+def test_the_rows_that_were_pushed_least_often_go_first() -> None:
+    spec = table()
+    spec = replace(spec, optimizer=OptimizerSpec(rule="sgd", tracks="step", half_life=100))
+    shard = SparseShard(spec)
+    for now, pushed in ((1, [1, 2, 3]), (2, [1, 2]), (3, [1]), (40, [4])):
+        push(shard, pushed, now=now)
+
+    assert order(shard) == [3, 4, 2, 1], "40 steps are less than a doubling"
+    assert shard.sample(9).ages.min() == 0
+    assert TableSpec.from_wire(spec.to_wire()) == spec
+    assert "half_life=100.0" in repr(spec.optimizer)
+
+
+@pytest.mark.parametrize(
+    ("tracks", "half_life"), [("none", 5.0), ("hour", 5.0), ("step", -1.0), ("step", "x")]
+)
+def test_a_half_life_that_means_nothing_is_refused(tracks: Any, half_life: Any) -> None:
+    with pytest.raises(TableSpecError, match="half_life"):
+        OptimizerSpec(rule="sgd", tracks=tracks, half_life=half_life)
 
 
 @pytest.mark.parametrize("rule", ["sgd", "adagrad", "adam", "rowwise_adagrad", "ftrl"])

@@ -171,7 +171,8 @@ def added_by(table: SparseTable) -> OptimizerSpec:
     """Return the rule by which pservers add what workers send of a table."""
     if table.accessor is not None:
         return table.accessor.rule_apart
-    return OptimizerSpec(rule="sum", tracks=table.kept_as.tracks)
+    kept = table.kept_as
+    return OptimizerSpec(rule="sum", tracks=kept.tracks, half_life=kept.half_life)
 
 
 def is_use(marks: NDArray[np.uint8]) -> NDArray[np.bool_]:
