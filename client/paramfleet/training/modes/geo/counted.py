@@ -22,12 +22,18 @@ from paramfleet.tables.row_store import RowStore
 from paramfleet.tables.sparse import SparseTable
 from paramfleet_shared.tables.kernels.basics.compiled import as_input
 from paramfleet_shared.tables.kernels.firsts import fill_firsts, firsts_of
+from paramfleet_shared.tables.kernels.stepping.counted import (
+    CopyLayout,
+    agree_counted,
+    receive_counted,
+    take_counted,
+)
 from paramfleet_shared.tables.kernels.stepping.ctr import scoring_of
 from paramfleet_shared.tables.partition import partition
 from paramfleet_shared.tables.rows.batch import MARK_GROWN, MOST_USES, RowBatch
 from paramfleet_shared.tables.rows.ctr import NUM_SEEN
 from paramfleet_shared.tables.rows.routing import route
-from paramfleet_shared.tables.rules.ctr.accessor import NUM_COUNTS, NUM_SHORT
+from paramfleet_shared.tables.rules.ctr.accessor import NUM_SHORT
 from paramfleet_shared.tables.spec import OptimizerSpec
 
 __all__ = ["CountedReplica", "Uses", "added_by", "is_use", "with_marks"]
@@ -52,8 +58,7 @@ class CountedReplica(RowReplica):
 
     def has_grown(self, ids: _Ids) -> NDArray[np.bool_]:
         """Return which rows, int64 [n], have their embedx: bool [n]."""
-        grown: NDArray[np.bool_] = self.store.column(_GROWN)[self.store.slots(ids), 0] != 0
-        return grown
+        return self._has_grown(self.store.slots(ids))
 
     @override
     def receive(self, ids: _Ids, served: NDArray[np.float32]) -> None:
@@ -62,23 +67,13 @@ class CountedReplica(RowReplica):
             return
         slots = self.store.slots_to_overwrite(ids)
         self._agree(slots)
-        store, dim = self.store, self.store.spec.dim
-        cur, old = store.values[slots], store.column(OLD)[slots]
-        theirs, seen, grown = served[:, :dim].copy(), served[:, dim], served[:, dim + 1] != 0
-        own_seen = store.column(_SEEN)[slots, 0]
-        own_grown = store.column(_GROWN)[slots, 0] != 0
-        today = np.maximum(seen, own_seen)
-        left = self._left(own_seen, today)
-        cur[:, :NUM_COUNTS] *= left
-        old[:, :NUM_COUNTS] *= left
-        theirs[:, :NUM_COUNTS] *= self._left(seen, today)
-        unknown = own_grown & ~grown
-        theirs[unknown, NUM_SHORT:] = self._drawn(ids[unknown])
-        store.values[slots] = np.where(cur == old, theirs, cur + (theirs - old))
-        store.column(OLD)[slots] = theirs
-        has_grown = (grown | own_grown).astype(np.float32)
-        store.column(_SEEN)[slots, 0], store.column(_GROWN)[slots, 0] = today, has_grown
-        store.column(_AGREED)[slots] = np.stack([today, has_grown], axis=1)
+        dim = self.store.spec.dim
+        unknown = (served[:, dim + 1] == 0) & self._has_grown(slots)
+        if unknown.any():
+            served = served.copy()
+            served[unknown, NUM_SHORT:dim] = self._drawn(ids[unknown])
+        flat = as_input(served, np.float32).reshape(-1)
+        receive_counted(self.store.flat, slots, flat, self._copies, self._rate)
 
     @override
     def install(self, ids: _Ids, served: NDArray[np.float32]) -> None:
@@ -94,46 +89,27 @@ class CountedReplica(RowReplica):
         routed = route(self.store.ids()[slots], self._num_shards)
         slots = slots[routed.positions]
         self._agree(slots)
-        olds, values = self.store.column(OLD), self.store.values
-        old = olds[slots]
-        deltas: NDArray[np.float32] = values[slots] - old
-        if divisor != 1:
-            deltas[:, NUM_COUNTS:] /= divisor
-        deltas[:, :NUM_COUNTS] = np.maximum(deltas[:, :NUM_COUNTS], 0)
-        agreed = old + deltas
-        olds[slots] = agreed
-        if drops:
-            values[slots] = agreed
-        else:
-            values[slots, :NUM_COUNTS] = agreed[:, :NUM_COUNTS]
+        deltas = np.empty((len(slots), self.store.spec.dim), np.float32)
+        take_counted(self.store.flat, slots, deltas.reshape(-1), self._copies, (divisor, drops))
         return RowBatch(routed.ids, deltas, routed.offsets)
 
     def _agree(self, slots: _Ids) -> None:
         """Let what was agreed fade and grow as the rows have since."""
-        store = self.store
-        agreed = store.column(_AGREED)[slots]
-        now = np.stack([store.column(name)[slots, 0] for name in (_SEEN, _GROWN)], axis=1)
-        differs = np.flatnonzero((agreed != now).any(axis=1))
-        if not len(differs):
-            return
-        slots, agreed = slots[differs], agreed[differs]
-        seen, grown = now[differs, 0], now[differs, 1]
-        old = store.column(OLD)
-        old[slots, :NUM_COUNTS] *= self._left(agreed[:, 0], seen)
-        new = slots[(grown != 0) & (agreed[:, 1] == 0)]
-        if len(new):
-            old[new, NUM_SHORT:] = self._drawn(store.ids()[new])
-        store.column(_AGREED)[slots] = np.stack([seen, grown], axis=1)
+        store, new = self.store, np.empty(len(slots), np.int64)
+        num = agree_counted(store.flat, slots, self._copies, self._rate, new)
+        if num:
+            store.column(OLD)[new[:num], NUM_SHORT:] = self._drawn(store.ids()[new[:num]])
 
-    def _left(
-        self, seen: NDArray[np.float32], today: NDArray[np.float32]
-    ) -> NDArray[np.float32]:
-        """Return what is left of counts of a day, [n], on another one: [n, 1]."""
-        days = np.where(seen > 0, np.maximum(today - seen, 0), 0).astype(np.float64)
-        left = np.ones((len(days), 1), np.float32)
-        fades = np.flatnonzero(days)
-        left[fades, 0] = self._rate ** days[fades]
-        return left
+    @property
+    def _copies(self) -> CopyLayout:
+        """Return where a row's numbers are; columns may have come since."""
+        store = self.store
+        places = (store.place(name) for name in (OLD, _AGREED, _SEEN, _GROWN))
+        return CopyLayout(store.spec.dim, store.pitch, *places)
+
+    def _has_grown(self, slots: _Ids) -> NDArray[np.bool_]:
+        grown: NDArray[np.bool_] = self.store.column(_GROWN)[slots, 0] != 0
+        return grown
 
     def _drawn(self, ids: _Ids) -> NDArray[np.float32]:
         """Return the first values of rows' embedx, float32 [n, D - 3]."""
