@@ -14,6 +14,7 @@ from paramfleet.session.checkpoint.saving import Saving
 from paramfleet.session.session import Session
 from paramfleet.tables.row_store import RowStore
 from paramfleet.training.evicting import looks
+from paramfleet_shared.tables.sparse import INDEX_BYTES
 
 NAMED = {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad, "rmsprop": torch.optim.RMSprop}
 """Two that kernels step by, and one that steps rows itself."""

@@ -18,7 +18,7 @@ from paramfleet_pserver.tables.parts import SparsePart
 from paramfleet_shared.errors.tables import TableMemoryError
 from paramfleet_shared.tables.encoding import Encoded
 from paramfleet_shared.tables.memory.reservation import CapacityError
-from paramfleet_shared.tables.sparse import SparseShard
+from paramfleet_shared.tables.sparse import INDEX_BYTES, SparseShard
 from paramfleet_shared.tables.spec import TableSpec
 
 SPEC = TableSpec(name="e", kind="sparse", dim=2)
