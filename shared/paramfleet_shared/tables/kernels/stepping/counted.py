@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_shared.tables.kernels.basics.compiled import kernel
-from paramfleet_shared.tables.kernels.replica import AHEAD
-from paramfleet_shared.tables.kernels.rows import prefetch_row
+from paramfleet_shared.tables.kernels.rows import AHEAD, prefetch_row
 
 __all__ = ["CopyLayout", "agree_counted", "receive_counted", "take_counted"]
 
