@@ -222,3 +222,39 @@ async def test_another_run_of_the_same_number_is_followed(
             await asyncio.sleep(0.01)
     following.cancel()
     await asyncio.wait((following,))
+
+
+async def test_a_run_with_another_secret_at_the_same_registry_is_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A launch that was killed leaves its registry's address to the next one of its name."""
+    monkeypatch.setattr(exporting, "RETRY_S", 0.01)
+    runs = [JobState(name, PLACE, has_ended=False) for name in "ab"]
+    feeds, secrets = [Job(3), Job(3)], ["a" * 40, "b" * 40]
+    made, used = iter(feeds), list[str]()
+
+    async def look(_: Locator) -> JobState:
+        return runs[0] if feeds[0].left else runs[1]
+
+    def find() -> JobSettings:
+        return JobSettings(secret=secrets[0] if feeds[0].left else secrets[1])
+
+    def make(*_: Any, settings: JobSettings, **__: Any) -> Job:
+        used.append(settings.secret)
+        return next(made)
+
+    monkeypatch.setattr(Locator, "look", look)
+    monkeypatch.setattr(exporting, "JobFeed", make)
+    plan = ExportPlan(every_s=0.01, base_changes=0, stays=True)
+    writer = StreamWriter(tmp_path, clock=CLOCK)
+    following = asyncio.get_running_loop().create_task(
+        Exporter(find, writer, plan, clock=CLOCK).run()
+    )
+
+    async with asyncio.timeout(30):
+        while feeds[1].left:  # noqa: ASYNC110 -- nothing announces it
+            await asyncio.sleep(0.01)
+    following.cancel()
+    await asyncio.wait((following,))
+
+    assert used == secrets

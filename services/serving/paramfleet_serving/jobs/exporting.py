@@ -191,6 +191,8 @@ class Exporter:
             FleetError: if the registry refuses.
         """
         while True:
+            # Another launch may have the registry's address, and a secret of its own.
+            await self._find_again()
             state = await self._look_again()
             is_new = bool(state.run) and state.run != after and not state.has_ended
             if is_new and state.placement is not None:
