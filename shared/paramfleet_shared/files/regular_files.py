@@ -170,7 +170,7 @@ def write_regular(path: Path, content: bytes) -> None:
 
 
 @contextlib.contextmanager
-def replaced(path: Path, *, mode: int = 0o666) -> Iterator[IO[bytes]]:
+def replaced(path: Path, *, mode: int = 0o666, syncs: bool = True) -> Iterator[IO[bytes]]:
     """Open a new file for writing, on the disk and of this name when the block has ended.
 
     Until then it has another name, which nobody can know before: what others put into the
@@ -179,6 +179,7 @@ def replaced(path: Path, *, mode: int = 0o666) -> Iterator[IO[bytes]]:
     Args:
         path: The name, of a local file; what has it is replaced, a link too.
         mode: Of the new file, before the umask.
+        syncs: Whether it is to be on the disk; else other processes alone see it whole.
 
     Raises:
         OSError: if the system refuses.
@@ -188,7 +189,8 @@ def replaced(path: Path, *, mode: int = 0o666) -> Iterator[IO[bytes]]:
         try:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            if syncs:
+                os.fsync(file.fileno())
             draft.replace(path)
         except BaseException:
             draft.unlink(missing_ok=True)

@@ -1,13 +1,17 @@
 """What is published of a job stays whole, whatever the folder or a pserver refuses."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from paramfleet_serving.following.job import JobSource
+from paramfleet_serving.following.source import Changed
 from paramfleet_serving.jobs import exporting
 from paramfleet_serving.jobs.exporting import Exporter, ExportPlan, FolderRefusesError
 from paramfleet_serving.jobs.feed import JobFeed, Rows
@@ -90,6 +94,40 @@ def ids_in(folder: Path) -> set[int]:
     last = reader.look().last
     found = [each.change.tables["rows"].ids.tolist() for each in reader.changes(0, last)]
     return {each for ids in found for each in ids}
+
+
+async def test_a_stream_that_goes_with_its_server_waits_for_no_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced, job = list[int](), Job(10)
+
+    async def look(_: Locator) -> JobState:
+        return JobState("first", PLACE, has_ended=False)
+
+    monkeypatch.setattr(os, "fsync", synced.append)
+    monkeypatch.setattr(Locator, "look", look)
+    monkeypatch.setattr(exporting, "JobFeed", lambda *_, **__: job)
+    settings, plan = JobSettings(insecure=True), ExportPlan(every_s=0.01, base_changes=3)
+    source = JobSource(settings, tmp_path, plan, clock=CLOCK, poll_s=0.01)
+
+    last = 0
+    found = source.events(None, accept=accept_all)
+    async with (
+        asyncio.timeout(30),
+        aclosing(found) as events,  # type: ignore[type-var]  # a generator
+    ):
+        async for event in events:
+            if isinstance(event, Changed):
+                last = event.numbered.number
+            if last == 9:
+                break
+    await source.close()
+
+    assert synced == []
+
+
+def accept_all(*_: Any) -> None:
+    """Want every base."""
 
 
 async def test_a_change_that_the_folder_refuses_is_published_again(

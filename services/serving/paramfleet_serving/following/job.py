@@ -19,6 +19,7 @@ from paramfleet_serving.jobs.exporting import Exporter, ExportPlan
 from paramfleet_serving.jobs.finding import found_settings
 from paramfleet_serving.store.model import Version
 from paramfleet_shared.deltas.reader import Accept
+from paramfleet_shared.deltas.stored.disk import StreamDisk
 from paramfleet_shared.deltas.writer import StreamWriter
 from paramfleet_shared.settings.config import JobSettings
 from paramfleet_shared.system.clock import Clock
@@ -116,7 +117,12 @@ class JobSource:
     def _begun(self) -> asyncio.Task[None]:
         """Return the task that writes the folder, another one if it has failed."""
         if self._exporting is None or self._exporting.done():
-            writer = StreamWriter(self._folder, clock=self._clock, keep_bases=KEPT_BASES)
+            writer = StreamWriter(
+                self._folder,
+                clock=self._clock,
+                keep_bases=KEPT_BASES,
+                disk=StreamDisk(syncs=False),  # it goes with this process
+            )
             find = partial(found_settings, self._settings)
             exporter = Exporter(find, writer, self._plan, clock=self._clock)
             self._exporting = asyncio.get_running_loop().create_task(exporter.run())

@@ -35,7 +35,14 @@ class StreamDisk:
     """Files that are there wholly or not at all; each call may block.
 
     All of them raise ``OSError`` if the system refuses.
+
+    Args:
+        syncs: Whether what is written outlives the machine; a stream that goes with a process
+            needs none of that.
     """
+
+    def __init__(self, *, syncs: bool = True) -> None:
+        self._syncs = syncs
 
     @contextmanager
     def creating(self, path: Path) -> Iterator[IO[bytes]]:
@@ -51,7 +58,7 @@ class StreamDisk:
                 yield remote
             return
         self.make_folder(path.parent)
-        with replaced(path) as file:
+        with replaced(path, syncs=self._syncs) as file:
             yield file
         self._sync_folder(path.parent)
 
@@ -136,6 +143,8 @@ class StreamDisk:
         self._sync_folder(path.parent)
 
     def _sync_folder(self, path: Path) -> None:
+        if not self._syncs:
+            return
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(folder)

@@ -127,6 +127,7 @@ class FailingDisk(StreamDisk):
     """
 
     def __init__(self, kind: type[BaseException] = Crash) -> None:
+        super().__init__()
         self.kind = kind
         self.at: int | None = None
         self.where = "before"

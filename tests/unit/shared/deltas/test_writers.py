@@ -311,6 +311,7 @@ class LosingDisk(StreamDisk):
     """Puts back what ``stream.json`` was before a publication, as a race at an address does."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.former: bytes | None = None
 
     @override
