@@ -73,6 +73,6 @@ class NotTogetherError(ContractError):
     what: str
     sentence = (
         "{what} can't train by days: each pass is shared among workers that begin it together; "
-        "start all of them again, as with --max-restarts, and they go on behind the newest "
-        "checkpoint"
+        "launch the job again, without --max-restarts and elastic workers, and it goes on "
+        "behind its newest checkpoint"
     )
