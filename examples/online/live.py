@@ -12,9 +12,8 @@ import sys
 import tempfile
 import threading
 import time
-import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -29,21 +28,17 @@ from rich.text import Text
 
 import paramfleet as fleet
 from flights_by_day import Days, auc_of, load_days
+from launching import SCRIPT, followed, train_in_turns
 from paramfleet_shared.system.processes.keeping import tied
-from served import COMMAND, Asked, Asker, serving
+from served import COMMAND, Asked
 from train_days import new_model, scored
 
-SCRIPT = Path(__file__).with_name("train_days.py")
 YEAR_DAYS = 365
 WARM_UP = 30
 LINE_EVERY = 30
 """Days between two lines where nobody watches a terminal."""
 
-ALONE_DAYS = 40
-"""Days that are trained once more, with nobody who follows."""
-
 EQUAL_WITHIN_S = 30.0
-STOP_WITHIN_S = 60.0
 AT_A_TIME = 2
 """Trainings from scratch that run beside each other."""
 
@@ -63,6 +58,10 @@ class Result:
     """Of some days, each scored by a model that was trained from scratch on all days before."""
     retrained_auc_by_day: float | None
     retrained_days: list[int]
+    by_day_gain: float | None
+    """How much greater a day's own AUC is online than from scratch: the mean of these days."""
+    by_day_gain_error: float | None
+    """The standard error of that mean; None of less than two days."""
     served_age_p99_s: float
     deltas: int
     """Changes that the server took."""
@@ -75,7 +74,10 @@ class Result:
     served_is_equal_after_s: float | None
     """Seconds from the job's end until they were."""
     served_slowdown: float | None
-    """Steps/s of the first days without a server and who asks it, over those with them."""
+    """Steps/s while the server and who asks it are stopped, over those while they are not: the
+    median of pairs of turns in one job."""
+    served_slowdowns: list[float]
+    """Of each pair."""
     days: int
     flights: int
     train_seconds: float
@@ -107,13 +109,12 @@ def online(num_days: int, num_retrained: int, log_dir: Path) -> Result:
         days.write(folder / "days.npz")
         followed = train_and_serve(days, folder, log_dir)
         online_scores = scores_of(folder, len(days.examples))
-        slowdown = None
-        if num_days > ALONE_DAYS:
-            alone = train_alone(ALONE_DAYS, folder, log_dir)
-            slowdown = _rate(alone[-1]) / _rate(followed.lines[ALONE_DAYS - 1])
+        slowdowns = train_in_turns(days, folder, log_dir)
         retrained_days = _spread(warm_up, num_days, num_retrained)
         retrained = retrain(retrained_days, days, folder)
     whole, same = [*range(warm_up, num_days)], retrained_days
+    gains = aucs_by_day(days, same, online_scores) - aucs_by_day(days, same, retrained)
+    gains = gains[~np.isnan(gains)]
     return Result(
         next_day_auc=auc_over(days, whole, online_scores),
         next_day_auc_by_day=mean_auc(days, whole, online_scores),
@@ -122,6 +123,8 @@ def online(num_days: int, num_retrained: int, log_dir: Path) -> Result:
         retrained_auc=auc_over(days, same, retrained) if same else None,
         retrained_auc_by_day=mean_auc(days, same, retrained) if same else None,
         retrained_days=[day + 1 for day in retrained_days],
+        by_day_gain=float(gains.mean()) if len(gains) else None,
+        by_day_gain_error=standard_error(gains) if len(gains) > 1 else None,
         served_age_p99_s=followed.asked.age_p99,
         deltas=followed.changes,
         versions_seen=len(followed.asked.versions),
@@ -129,7 +132,8 @@ def online(num_days: int, num_retrained: int, log_dir: Path) -> Result:
         lookup_errors=len(followed.asked.errors),
         served_is_equal=followed.equal_after_s is not None,
         served_is_equal_after_s=followed.equal_after_s,
-        served_slowdown=slowdown,
+        served_slowdown=float(np.median(slowdowns)) if slowdowns else None,
+        served_slowdowns=[round(each, 3) for each in slowdowns],
         days=num_days,
         flights=len(days.examples),
         train_seconds=followed.lines[-1]["seconds"],
@@ -139,16 +143,8 @@ def online(num_days: int, num_retrained: int, log_dir: Path) -> Result:
 
 def train_and_serve(days: Days, folder: Path, log_dir: Path) -> Followed:
     """Train all days, with a server that follows and somebody who asks it all along."""
-    job, follower = f"online-{uuid.uuid4().hex[:8]}", folder / "followed"
-    words = ["--days", str(len(days)), "--follower", str(follower)]
     lines: list[dict[str, Any]] = []
-    with ExitStack() as stack:
-        told = stack.enter_context(launched(job, words, folder, log_dir))
-        next(told)  # it waits for a follower
-        client = stack.enter_context(serving(job, folder))
-        asker = Asker(client, days)
-        asker.start()
-        follower.touch()
+    with followed(days, len(days), folder, log_dir) as (told, served, asker):
         with shown_line() as show:
             for line in told:
                 if "trained" in line:
@@ -156,8 +152,8 @@ def train_and_serve(days: Days, folder: Path, log_dir: Path) -> Followed:
                 else:
                     lines.append(line)
                     show(line, len(days), asker.asked)
-        after_s = equal_after_s(client, days, folder)
-        changes = client.version().number
+        after_s = equal_after_s(served.client, days, folder)
+        changes = served.client.version().number
         return Followed(lines=lines, asked=asker.end(), changes=changes, equal_after_s=after_s)
 
 
@@ -179,55 +175,6 @@ def equal_after_s(client: fleet.serving.Client, days: Days, folder: Path) -> flo
             return time.perf_counter() - began
         pause.wait(0.05)
     return None
-
-
-def train_alone(num_days: int, folder: Path, log_dir: Path) -> list[dict[str, Any]]:
-    """Train the first days as a job that nobody follows; return what it told."""
-    alone = folder / "alone"
-    alone.mkdir()
-    words = ["--days", str(num_days)]
-    with launched(f"alone-{uuid.uuid4().hex[:8]}", words, alone, log_dir) as told:
-        return [line for line in told if "day" in line]
-
-
-@contextmanager
-def launched(
-    job: str, words: Sequence[str], folder: Path, log_dir: Path
-) -> Iterator[Iterator[dict[str, Any]]]:
-    """Launch the training on two pservers and two workers.
-
-    Yields:
-        What worker 0 tells, until the job has ended well.
-
-    Raises:
-        RuntimeError: It failed.
-    """
-    data = folder if (folder / "days.npz").exists() else folder.parent
-    options = ["--server_num=2", "--worker_num=2", f"--job={job}", f"--log_dir={log_dir}"]
-    options.append(f"--checkpoint_dirs={folder}")  # where the model is exported to
-    script = [str(SCRIPT), "--data", str(data / "days.npz"), "--folder", str(folder), *words]
-    output = folder / "launch.log"
-    with output.open("wb") as errors:
-        process = subprocess.Popen(
-            tied([*COMMAND, "launch", *options, *script]), stdout=subprocess.PIPE, stderr=errors
-        )
-    assert process.stdout is not None
-    stdout = process.stdout
-
-    def told() -> Iterator[dict[str, Any]]:
-        for line in stdout:
-            if line.startswith(b"{"):
-                yield json.loads(line)
-        if process.wait() != 0:
-            last = output.read_text(errors="replace").splitlines()[-30:]
-            raise RuntimeError("\n".join([f"the job {job} failed:", *last]))
-
-    try:
-        yield told()
-    finally:
-        process.terminate()
-        process.wait(STOP_WITHIN_S)
-        stdout.close()
 
 
 def retrain(chosen: Sequence[int], days: Days, folder: Path) -> NDArray[np.float32]:
@@ -263,7 +210,19 @@ def auc_over(days: Days, chosen: Sequence[int], scores: NDArray[np.float32]) -> 
 
 def mean_auc(days: Days, chosen: Sequence[int], scores: NDArray[np.float32]) -> float:
     """Return the mean of each day's own AUC, which levels of days don't change."""
-    return float(np.nanmean([auc_over(days, [day], scores) for day in chosen]))
+    return float(np.nanmean(aucs_by_day(days, chosen, scores)))
+
+
+def aucs_by_day(
+    days: Days, chosen: Sequence[int], scores: NDArray[np.float32]
+) -> NDArray[np.float64]:
+    """Return each day's own AUC, float64 ``[days]``; NaN where all of a day have one label."""
+    return np.array([auc_over(days, [day], scores) for day in chosen], dtype=np.float64)
+
+
+def standard_error(values: NDArray[np.float64]) -> float:
+    """Return the standard error of the mean of at least two values."""
+    return float(values.std(ddof=1) / np.sqrt(len(values)))
 
 
 def scores_of(folder: Path, num_flights: int) -> NDArray[np.float32]:
@@ -302,10 +261,6 @@ def shown_line() -> Iterator[Any]:
 def _spread(first: int, end: int, count: int) -> list[int]:
     """Return ``count`` days with equal spaces between them, the last day for the last."""
     return [first + (end - first) * (number + 1) // count - 1 for number in range(count)]
-
-
-def _rate(told: dict[str, Any]) -> float:
-    return float(told["steps"] / told["seconds"])
 
 
 @click.command(context_settings={"show_default": True})

@@ -1,6 +1,7 @@
 """A server that follows the running job, and a thread that asks it all along."""
 
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +21,7 @@ from paramfleet_shared.errors import FleetError, UnavailableError
 from paramfleet_shared.settings.config import read_environment
 from paramfleet_shared.system.processes.keeping import tied
 
-__all__ = ["COMMAND", "Asked", "Asker", "serving"]
+__all__ = ["COMMAND", "Asked", "Asker", "Served", "serving"]
 
 COMMAND = (sys.executable, "-m", "paramfleet_worker")
 """The ``paramfleet`` of this environment."""
@@ -30,8 +32,15 @@ EVERY_S = 0.05
 FLIGHTS_ASKED = 32
 
 
+class Served(NamedTuple):
+    """A server that has a version."""
+
+    client: Client
+    pid: int
+
+
 @contextmanager
-def serving(job: str, folder: Path) -> Iterator[Client]:
+def serving(job: str, folder: Path) -> Iterator[Served]:
     """Serve a running job until the block ends, to who has a token.
 
     Args:
@@ -39,7 +48,7 @@ def serving(job: str, folder: Path) -> Iterator[Client]:
         folder: Gets the token, and the server's log.
 
     Yields:
-        A client of the server, which has a version.
+        The server, and a client of it.
     """
     token, hashes, log = folder / "online.token", folder / "tokens", folder / "serve.log"
     new_token = ["tokens", "new", "--role", "read", "--name", "online"]
@@ -53,8 +62,9 @@ def serving(job: str, folder: Path) -> Iterator[Client]:
         url = _url_of(process, log)
         with Client(url, token=token.read_text("ascii").strip(), timeout_s=5.0) as client:
             _await_version(process, log, client)
-            yield client
+            yield Served(client, process.pid)
     finally:
+        process.send_signal(signal.SIGCONT)  # whoever has stopped it
         process.terminate()
         process.wait(STOP_WITHIN_S)
 
@@ -88,6 +98,8 @@ class Asker(threading.Thread):
         self._client = client
         self._examples = days.examples
         self._ended = threading.Event()
+        self.turn = threading.Lock()
+        """Held while it asks: nobody is asked while somebody else has it."""
         self._random = np.random.default_rng(0)
 
     def run(self) -> None:
@@ -95,7 +107,8 @@ class Asker(threading.Thread):
         while not self._ended.wait(EVERY_S):
             rows = self._random.integers(0, len(self._examples), FLIGHTS_ASKED)
             try:
-                self._ask(rows)
+                with self.turn:
+                    self._ask(rows)
             except FleetError as error:
                 self.asked.errors.append(str(error))
 

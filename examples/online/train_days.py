@@ -21,7 +21,7 @@ from model import WideDeep
 from records import Examples
 
 BATCH_SIZE = 128
-"""Examples in a step of each worker."""
+"""Examples in a step of all workers together, also of one process alone."""
 
 LEARNING_RATE = 0.05
 SHOWN_DAYS = 7
@@ -68,8 +68,9 @@ class Trainer:
     def train(self, rows: NDArray[np.int64], *, seed: int) -> None:
         """Train the rows once, shuffled by a seed."""
         order = np.random.default_rng(seed).permutation(rows)
-        for first in range(0, len(order), BATCH_SIZE):
-            batch = self._examples.batch(order[first : first + BATCH_SIZE])
+        size = BATCH_SIZE // fleet.worker_num()
+        for first in range(0, len(order), size):
+            batch = self._examples.batch(order[first : first + size])
             logits = self.model(batch.wide_ids, batch.deep_ids, batch.dense)
             loss = self._criterion(logits, batch.labels)
             self._optimizer.minimize(loss)
