@@ -102,10 +102,10 @@ class TrainingJob:
     ) -> None:
         self.shape = shape
         self._nursery = nursery
-        self._redis = redis
+        self.redis = redis
         self._stack = stack
         self._data = data
-        self._name = f"job{next(_NUMBERS)}"
+        self.name = f"job{next(_NUMBERS)}"
         self._workers: list[Fork] = []
         self._servers: list[Fork] = []
         self._coordinators: list[Fork] = []
@@ -163,6 +163,21 @@ class TrainingJob:
         found: dict[str, float] = (await self._ask("quality"))[0]
         return found
 
+    async def start_beside(
+        self, name: str, arguments: Sequence[str], **environment: str
+    ) -> Fork:
+        """Start another process that has the job's secret; it ends with the job's.
+
+        Args:
+            name: Of its log.
+            arguments: As of Python.
+            environment: Variables.
+
+        Raises:
+            ChildFailedError: if it doesn't start.
+        """
+        return await self._start(name, arguments, (), **environment)
+
     async def end(self) -> None:
         """Let the workers finish; the others then end by themselves."""
         async with asyncio.TaskGroup() as group:
@@ -187,7 +202,7 @@ class TrainingJob:
     @property
     def snapshot_bytes(self) -> int:
         """Return the bytes of the newest snapshots of all pservers."""
-        files = self._data.glob(f"{self._name}/*/*/snapshot-*.state")
+        files = self._data.glob(f"{self.name}/*/*/snapshot-*.state")
         newest = {file.parent: file.stat().st_size for file in sorted(files)}
         return sum(newest.values())
 
@@ -201,14 +216,14 @@ class TrainingJob:
         async with asyncio.timeout(SAVED_WITHIN_S):
             while quiet < 4:
                 await asyncio.sleep(0.1)
-                is_saving = any(self._data.glob(f"{self._name}/*/*/*.draft"))
+                is_saving = any(self._data.glob(f"{self.name}/*/*/*.draft"))
                 quiet = 0 if is_saving else quiet + 1
 
     async def num_requests(self) -> dict[str, int]:
         """Return by operation how many requests the pservers have answered so far."""
-        store = RedisStore(self._redis, clock=SystemClock(), timeout_s=5.0)
+        store = RedisStore(self.redis, clock=SystemClock(), timeout_s=5.0)
         try:
-            facts = await Registry(store, job=self._name).read_facts(_FIRST_RUN, "pserver")
+            facts = await Registry(store, job=self.name).read_facts(_FIRST_RUN, "pserver")
         finally:
             await store.close()
         counts: Counter[str] = Counter()
@@ -234,7 +249,7 @@ class TrainingJob:
         return sum(proxy.num_bytes for proxy in self._proxies)
 
     async def _start_job(self, script: Sequence[str]) -> None:
-        job = [f"--job={self._name}", f"--redis={self._redis}"]
+        job = [f"--job={self.name}", f"--redis={self.redis}"]
         sizes = [f"--worker-num={self.shape.workers}", f"--server-num={self.shape.servers}"]
         command = ["-m", "paramfleet_coordinator", *job, *sizes, "--log-level=WARNING"]
         if self.shape.replicas:
@@ -251,8 +266,8 @@ class TrainingJob:
                 "TRAINING_ROLE": "TRAINER",
                 "PADDLE_TRAINERS_NUM": str(self.shape.workers),
                 "PADDLE_TRAINER_ID": str(index),
-                "PARAMFLEET_JOB": self._name,
-                "PARAMFLEET_REDIS": self._redis,
+                "PARAMFLEET_JOB": self.name,
+                "PARAMFLEET_REDIS": self.redis,
             }
             name, cores = f"worker{index}", self._cores(index)
             self._workers.append(await self._start(name, script, cores, **role))
@@ -279,7 +294,7 @@ class TrainingJob:
     async def _start(
         self, name: str, arguments: Sequence[str], cores: Cores = (), **environment: str
     ) -> Fork:
-        full = f"{self._name}-{name}"
+        full = f"{self.name}-{name}"
         return await self._nursery.start(full, arguments, environment, cores)
 
     async def _ask(self, do: str, **arguments: Any) -> list[Any]:
