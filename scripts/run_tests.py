@@ -33,7 +33,7 @@ AT_ONCE = ("--numprocesses=3", "--dist=loadfile", "--no-loadscope-reorder", "--d
 """How most of the suite runs: three files at once on two cores, because tests of processes
 often wait; in the order that ``ORDER`` gives."""
 
-BESIDE = ("architecture", "recovery", "unit")
+BESIDE = ("architecture", "fuzz", "recovery", "unit")
 """Folders of ``tests`` whose tests run beside those of ``WAITING``, and give way to them."""
 
 WAITING = "compose"

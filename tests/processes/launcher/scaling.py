@@ -19,7 +19,7 @@ from paramfleet_worker.app.verify import ledger
 from paramfleet_worker.app.verify.checking import Checked, check
 from paramfleet_worker.app.verify.plan import Mode, Plan
 
-__all__ = ["Scaled", "plan_of"]
+__all__ = ["Scaled", "ask_job", "plan_of"]
 
 LIMIT_S = 200.0
 LAST_LINES_S = 3.0
@@ -30,6 +30,13 @@ _PID = re.compile(r"\[(\w+) (\d+)\] ledger pid=(\d+)\n?")
 
 PACE_S = 0.06
 """After each step until all was done to the job: processes take some seconds to start."""
+
+
+def ask_job(job: str, what: Callable[[Operator], Any]) -> Any:
+    """Return what a job of this machine answers, asked as a command would ask it."""
+    found = find_job({"job": job, "redis": None}, read_environment(), url="")
+    url = found.url or find_url(found.settings, scheme="http")
+    return what(Operator(url=url, token=found.token))
 
 
 def plan_of(mode: Mode, *, steps: int = 400) -> Plan:
@@ -158,12 +165,7 @@ class Scaled:
         os.kill(self.pids[name], signal.SIGKILL)
 
     async def _ask(self, what: Callable[[Operator], Any]) -> Any:
-        def ask() -> Any:
-            found = find_job({"job": self.job, "redis": None}, read_environment(), url="")
-            url = found.url or find_url(found.settings, scheme="http")
-            return what(Operator(url=url, token=found.token))
-
-        return await asyncio.to_thread(ask)
+        return await asyncio.to_thread(ask_job, self.job, what)
 
     async def _take(self, line: str) -> None:
         if found := _STEP.fullmatch(line):

@@ -5,12 +5,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.processes.launcher.scaling import ask_job
 
+from paramfleet_shared.errors import FleetError
 from paramfleet_shared.settings.config import read_environment
 from paramfleet_shared.system.processes.keeping import tied
 from paramfleet_shared.testing.patience import LATE_S
@@ -21,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.forked]
 SCRIPT = Path(__file__).parents[1] / "training" / "scripts" / "train_loaded.py"
 WITHIN_S = 5 * LATE_S
 PAUSE_S = 0.2
-"""Between two looks, each of which is a command of its own."""
+"""Between two looks."""
 
 
 class Job:
@@ -73,8 +75,8 @@ class Job:
         status: dict[str, Any] = {}
         deadline = time.perf_counter() + WITHIN_S
         while time.perf_counter() < deadline:
-            done = self.command("status")
-            status = json.loads(done.stdout) if done.returncode == 0 else {}
+            with suppress(FleetError):  # until it is there
+                status = ask_job(self.name, lambda operator: operator.get("status"))
             if status and holds(status):
                 return status
             time.sleep(PAUSE_S)  # noqa: TID251 - leaves the cores to the job
