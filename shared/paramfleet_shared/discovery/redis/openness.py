@@ -78,22 +78,31 @@ async def look_for_openness(settings: JobSettings) -> Openness:
     where = without_password(settings.redis)
     asks = True
     dangerous: tuple[str, ...] = ()
+    until = asyncio.get_running_loop().time() + _TIMEOUT_S
     with contextlib.suppress(TimeoutError, OSError, RedisError):
-        async with asyncio.timeout(_TIMEOUT_S):
-            asks = not await _lets_strangers_in(settings)
-            account = account_of(settings)
-            password = derived_password(settings)
-            if password and asks:
-                account["password"] = password
-            dangerous = await _dangerous(settings.redis, account)
+        asks = not await _lets_strangers_in(settings, until)
+        account = account_of(settings)
+        password = derived_password(settings)
+        if password and asks:
+            account["password"] = password
+        dangerous = await _dangerous(settings.redis, account, until)
     return Openness(where=where, asks_for_password=asks, dangerous=dangerous)
 
 
-async def _lets_strangers_in(settings: JobSettings) -> bool:
+# The deadline ends questions alone: a client that it cut off while it closes would leave its
+# connection open.
+
+
+async def _lets_strangers_in(settings: JobSettings, until: float) -> bool:
     """Return whether it takes commands from somebody without a password.
+
+    Args:
+        settings: Where it is.
+        until: When to give up, by the clock of the event loop.
 
     Raises:
         RedisError: if it doesn't answer.
+        TimeoutError: if it doesn't answer in time.
     """
     parts = urlsplit(settings.redis)
     if parts.scheme == "unix" and not _is_reachable_by_others(Path(unquote(parts.path))):
@@ -108,7 +117,8 @@ async def _lets_strangers_in(settings: JobSettings) -> bool:
     options.pop("password", None)
     stranger = _client(bare, options)
     try:
-        await cast("Call", stranger.execute_command)("PING")
+        async with asyncio.timeout_at(until):
+            await cast("Call", stranger.execute_command)("PING")
     except RedisError as error:
         if refusal_of(error) is None:
             raise
@@ -118,18 +128,25 @@ async def _lets_strangers_in(settings: JobSettings) -> bool:
     return True
 
 
-async def _dangerous(url: str, account: dict[str, Any]) -> tuple[str, ...]:
+async def _dangerous(url: str, account: dict[str, Any], until: float) -> tuple[str, ...]:
     """Return what the job's user may run of what it should not.
+
+    Args:
+        url: Where it is.
+        account: The job's user.
+        until: When to give up, by the clock of the event loop.
 
     Raises:
         RedisError: if Redis no longer gives it access.
+        TimeoutError: if it doesn't answer in time.
     """
     client = _client(url, account)
     allowed = []
     try:
         for name, words in _PROBES.items():
             try:
-                await cast("Call", client.execute_command)(*words)
+                async with asyncio.timeout_at(until):
+                    await cast("Call", client.execute_command)(*words)
             except ResponseError as error:
                 if _is_refusal(error):
                     continue

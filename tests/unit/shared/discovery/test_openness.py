@@ -1,11 +1,14 @@
 """What a Redis lets be done, asked of real ones."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from redis.asyncio import Redis
 
+from paramfleet_shared.discovery.redis import openness as looking
 from paramfleet_shared.discovery.redis.embedded import EmbeddedRedis
 from paramfleet_shared.discovery.redis.openness import look_for_openness
 from paramfleet_shared.discovery.redis.store import derived_password, store_of
@@ -84,6 +87,28 @@ async def test_the_password_of_the_job_s_secret_opens_a_redis_that_has_it(
     finally:
         await store.close()
         server.stop()
+
+
+async def test_no_connection_stays_open_whose_close_outlasts_the_deadline(
+    plain_redis: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, ended = list[Redis](), list[Redis]()
+    close = Redis.aclose
+
+    async def close_late(client: Redis, *more: Any) -> None:
+        began.append(client)
+        await asyncio.sleep(0.3)
+        await close(client, *more)
+        ended.append(client)
+
+    monkeypatch.setattr(Redis, "aclose", close_late)
+    monkeypatch.setattr(looking, "_TIMEOUT_S", 0.2)
+    plain = await plain_redis()
+
+    await look_for_openness(JobSettings(redis=plain.place))
+
+    assert began
+    assert ended == began
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
