@@ -1,9 +1,11 @@
 """Collective jobs whose workers are killed: started again, they go on from a checkpoint."""
 
+import functools
 import json
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +39,21 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+@pytest.fixture(scope="module")
+def without_faults(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[str], dict[str, Any]]:
+    """Return what ten steps of a kind find that nothing interrupts; each is trained once."""
+    return functools.cache(
+        lambda kind: trained(tmp_path_factory.mktemp("kind"), kind, "whole", "10")
+    )
+
+
 @pytest.mark.parametrize("kind", ["sync", "localsgd", "diloco", "sharding"])
 def test_a_job_whose_worker_was_killed_ends_as_one_without_faults(
-    kind: str, tmp_path: Path
+    kind: str, tmp_path: Path, without_faults: Callable[[str], dict[str, Any]]
 ) -> None:
-    expected = trained(tmp_path, kind, "whole", "10")
+    expected = without_faults(kind)
 
     found = trained(tmp_path, kind, "killed", "10", "1:6", restarts=1)
 
@@ -53,9 +65,9 @@ def test_a_job_whose_worker_was_killed_ends_as_one_without_faults(
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_worker_killed_while_it_saves_leaves_the_former_checkpoint(
-    rank: int, tmp_path: Path
+    rank: int, tmp_path: Path, without_faults: Callable[[str], dict[str, Any]]
 ) -> None:
-    expected = trained(tmp_path, "sync", "whole", "10")
+    expected = without_faults("sync")
 
     found = trained(tmp_path, "sync", "killed", "10", f"{rank}:save", restarts=1)
 
