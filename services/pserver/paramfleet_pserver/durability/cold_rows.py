@@ -5,6 +5,8 @@ snapshots and the log of changes, from a replica, or from a checkpoint.
 """
 
 import contextlib
+import errno
+import re
 import secrets
 import shutil
 from collections.abc import Callable, Mapping
@@ -25,7 +27,9 @@ WARM_DISK = "paramfleet_shared.tables.disk.warming"
 """Compiles what a tier on disk needs, where that isn't done yet."""
 
 _LOCK = "lock"
-_PREFIX = "process-"
+_NAME = re.compile("process-[0-9a-f]{16}")
+"""Other names in the same folder are somebody else's."""
+_TRIES = 16
 
 
 class ColdFolder:
@@ -42,10 +46,9 @@ class ColdFolder:
 
     def __init__(self, parent: Path) -> None:
         parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.path = parent / f"{_PREFIX}{secrets.token_hex(8)}"
-        self._lock = FolderLock(self.path, _LOCK)
-        for other in parent.glob(f"{_PREFIX}*"):
-            if other != self.path:
+        self.path, self._lock = _new_folder(parent)
+        for other in parent.glob("process-*"):
+            if _NAME.fullmatch(other.name) and other != self.path and not other.is_symlink():
                 _remove_if_left(other)
 
     def new(self, table: str) -> Path:
@@ -63,12 +66,31 @@ class ColdFolder:
         self._lock.close()
 
 
+def _new_folder(parent: Path) -> tuple[Path, FolderLock]:
+    """Return a new folder of this process, and its lock.
+
+    Before it is locked, another process may take it for one that was left, and remove it.
+
+    Raises:
+        OSError: if the system refuses.
+    """
+    for _ in range(_TRIES):
+        folder = parent / f"process-{secrets.token_hex(8)}"
+        with contextlib.suppress(LogInUseError, FileNotFoundError):
+            lock = FolderLock(folder, _LOCK)
+            if lock.is_in(folder, _LOCK):
+                return folder, lock
+            lock.close()
+    raise OSError(errno.EAGAIN, "no folder could be kept in it")
+
+
 def _remove_if_left(folder: Path) -> None:
     """Remove a folder whose process has ended."""
     # Another process may be doing the same, or begin at this moment.
     with contextlib.suppress(LogInUseError, OSError):
         lock = FolderLock(folder, _LOCK)
-        shutil.rmtree(folder, ignore_errors=True)
+        if lock.is_in(folder, _LOCK):
+            shutil.rmtree(folder, ignore_errors=True)
         lock.close()
 
 

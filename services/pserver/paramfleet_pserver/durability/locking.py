@@ -42,6 +42,15 @@ class FolderLock:
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, b"%d\n" % os.getpid(), 0)
 
+    def is_in(self, path: Path, name: str) -> bool:
+        """Return whether the locked file is still that of the folder: neither was removed."""
+        if self._file is None:
+            return False
+        try:
+            return os.path.samestat(os.fstat(self._file), (path / name).stat())
+        except OSError:
+            return False
+
     def close(self) -> None:
         """Let others have the folder; may be called twice."""
         if self._file is not None:

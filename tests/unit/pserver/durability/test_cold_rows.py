@@ -1,5 +1,8 @@
 """Which tables have rows on disk, and whose folders are removed."""
 
+import fcntl
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +10,6 @@ import pytest
 
 from paramfleet_pserver.config import PServerSettings
 from paramfleet_pserver.durability.cold_rows import ColdFolder, ColdTables
-from paramfleet_pserver.durability.locking import FolderLock
 from paramfleet_shared.settings.config import SettingError
 from paramfleet_shared.tables.disk.shards.shard import TieredShard
 from paramfleet_shared.tables.spec import TableSpec
@@ -19,24 +21,6 @@ def table(name: str) -> TableSpec:
 
 def check(arithmetic: str, num_bytes: int) -> None:
     """Have memory for everything."""
-
-
-def test_a_process_removes_what_processes_that_ended_have_left(tmp_path: Path) -> None:
-    left, alive = tmp_path / "process-dead", tmp_path / "process-alive"
-    lock = FolderLock(alive, "lock")
-    (alive / "rows").touch()
-    for path in (left / "users", tmp_path / "of somebody"):
-        path.mkdir(parents=True)
-        (path / "rows").touch()
-
-    folder = ColdFolder(tmp_path)
-
-    names = {path.name for path in tmp_path.iterdir()}
-    assert names == {"process-alive", "of somebody", folder.path.name}
-    assert (alive / "rows").exists()
-    folder.close()
-    assert {path.name for path in tmp_path.iterdir()} == {"process-alive", "of somebody"}
-    lock.close()
 
 
 def test_each_shard_has_a_folder_of_its_own_whatever_its_table_is_called(
@@ -95,3 +79,67 @@ def test_budgets_of_tables_are_read_by_name() -> None:
 
     assert settings.table_budgets == {"users": 2000, "a=b": 30}
     assert settings.cold_folder == "/data/cold"
+
+
+def at_the_first_lock(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
+    """Let another process do something just before this one has its first lock."""
+    lock, acts = fcntl.flock, [act]
+
+    def flock(file: int, how: int) -> None:
+        if acts:
+            acts.pop()()
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+
+
+def refuse() -> None:
+    raise BlockingIOError
+
+
+@pytest.mark.parametrize("is_removing", [True, False])
+def test_a_process_that_tidies_meanwhile_takes_no_folder_away(
+    is_removing: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def remove() -> None:
+        shutil.rmtree(next(tmp_path.iterdir()))
+
+    at_the_first_lock(monkeypatch, remove if is_removing else refuse)
+
+    folder = ColdFolder(tmp_path)
+
+    assert (folder.path / "lock").is_file()
+    folder.close()
+    assert not folder.path.exists()
+
+
+def test_it_ends_where_no_folder_can_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def always(file: int, how: int) -> None:
+        refuse()
+
+    monkeypatch.setattr(fcntl, "flock", always)
+
+    with pytest.raises(OSError, match="no folder"):
+        ColdFolder(tmp_path)
+
+
+def test_folders_of_processes_that_ended_go_and_those_of_others_stay(tmp_path: Path) -> None:
+    running = ColdFolder(tmp_path)
+    left = tmp_path / "process-0123456789abcdef"
+    (left / "users-00").mkdir(parents=True)
+    (tmp_path / "process-logs").mkdir()
+    (tmp_path / "process-logs" / "mine").touch()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / "process-fedcba9876543210").symlink_to(elsewhere)
+
+    folder = ColdFolder(tmp_path)
+
+    assert not left.exists()
+    assert running.path.is_dir()
+    assert (tmp_path / "process-logs" / "mine").is_file()
+    assert not list(elsewhere.iterdir())
+    folder.close()
+    running.close()
