@@ -19,6 +19,20 @@ class TierModeError(ContractError):
     )
 
 
+class TierRowError(ContractError):
+    """Rows of a table may have to go to a disk, and are too wide for it; nothing was made."""
+
+    code = "contract.tier_row"
+    table: str
+    row_bytes: int
+    limit: int
+    sentence = (
+        "table {table!r}: a row has {row_bytes:,} bytes, and on disk {limit:,} are the most:"
+        " make it narrower, or leave memory_budget_bytes of the pservers out, and name other"
+        " tables in table_memory_budgets"
+    )
+
+
 class TableLimitError(ContractError):
     """A table, or the number of tables, is over a limit of the pserver; nothing was made."""
 

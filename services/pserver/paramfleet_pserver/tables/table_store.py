@@ -124,6 +124,7 @@ class TableStore:
         Raises:
             TableLimitError: if there are too many, or one is too wide.
             TableMemoryError: if there is no memory for them, with the arithmetic.
+            TierRowError: if rows of one may be on disk, and are too wide for it.
         """
         known = self._tables.keys()
         new = [spec for spec in specs if anew or spec.name not in known]
@@ -133,6 +134,10 @@ class TableStore:
             limits=self._limits,
             memory=self._memory(),
         )
+        if self._new_shard is not in_memory:
+            for spec in new:
+                if spec.kind == "sparse":
+                    self._new_shard(spec, lambda *_: None)
 
     def check_mode(self, mode: str) -> None:
         """Refuse a mode whose rows must keep their places, where some of them go to disk.

@@ -39,7 +39,7 @@ from paramfleet_shared.tables.disk.stats import TierOptions, TierStats
 from paramfleet_shared.tables.memory.shapes import check_array
 from paramfleet_shared.tables.rows.layout import RowLayout
 
-__all__ = ["DiskTier", "TierOptions", "TierStats"]
+__all__ = ["MAX_ROW_BYTES", "DiskTier", "TierOptions", "TierStats"]
 
 MAX_ROW_BYTES = 1 << 14
 """A page of 64 KiB holds three such rows."""

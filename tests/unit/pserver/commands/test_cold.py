@@ -23,7 +23,7 @@ from paramfleet_pserver.commands.records import Make
 from paramfleet_pserver.requests.checked import Mode
 from paramfleet_pserver.tables.blocks import NewShard
 from paramfleet_pserver.tables.table import SparseTable
-from paramfleet_shared.errors.tables import TierModeError
+from paramfleet_shared.errors.tables import TierModeError, TierRowError
 from paramfleet_shared.tables.disk.warming import warm_disk
 
 MODES: tuple[Mode, ...] = ("sync", "async", "gpubox")
@@ -115,4 +115,18 @@ async def test_a_mode_that_keeps_places_is_refused(few_rows: NewShard) -> None:
         replica.store.check_mode("geo")
 
     replica.store.check_mode("async")
+    await replica.owners.close()
+
+
+async def test_rows_too_wide_for_a_disk_are_refused_before_there_are_any(
+    few_rows: NewShard,
+) -> None:
+    of: Any = {"rate": "full", "elastic": False}
+    replica = Replica("async", 2, **of, new_shard=few_rows)
+    [spec, *_] = specs_of("async", "float32", "adagrad")
+
+    with pytest.raises(TierRowError, match="40,000 bytes, and on disk 16,384 are the most"):
+        replica.store.check_limits([replace(spec, name="wide", dim=5000)])
+
+    replica.store.check_limits([replace(spec, name="wide", dim=2048)])
     await replica.owners.close()

@@ -31,7 +31,12 @@ from paramfleet_pserver.tables.table import SparseTable, Table
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.errors.logs import SnapshotDamagedError, SnapshotPlaceError
-from paramfleet_shared.errors.tables import TableLimitError, TableMemoryError, TierModeError
+from paramfleet_shared.errors.tables import (
+    TableLimitError,
+    TableMemoryError,
+    TierModeError,
+    TierRowError,
+)
 from paramfleet_shared.net.wire.identity import ChangeIdentity
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message
 from paramfleet_shared.tables.memory.reservation import CapacityError
@@ -45,6 +50,7 @@ _LIMITS = (
     TableLimitError,
     TableMemoryError,
     TierModeError,
+    TierRowError,
 )
 """What a server says of itself, and not of the snapshot."""
 

@@ -22,12 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from paramfleet_shared.errors.tables import TierRowError
 from paramfleet_shared.tables.disk.access.system import ScratchSystem
 from paramfleet_shared.tables.disk.errors import TierFullError
 from paramfleet_shared.tables.disk.shards.images import Source, TieredImage, TieredPages
 from paramfleet_shared.tables.disk.shards.residency import WINDOW_SHARE, Residency
 from paramfleet_shared.tables.disk.stats import TierOptions, TierStats
-from paramfleet_shared.tables.disk.tier import DiskTier
+from paramfleet_shared.tables.disk.tier import MAX_ROW_BYTES, DiskTier
 from paramfleet_shared.tables.kernels.basics.compiled import as_input
 from paramfleet_shared.tables.kernels.rows import gather, scatter
 from paramfleet_shared.tables.memory.budget import MemoryBudget
@@ -80,6 +81,9 @@ class TieredShard(SparseShard):
         max_rows: Most rows that may be in memory.
         check_memory: Refuses bytes that there is no memory for.
         options: Where rows may be.
+
+    Raises:
+        TierRowError: if a row is too wide for a disk.
     """
 
     has_places = False
@@ -94,6 +98,10 @@ class TieredShard(SparseShard):
         check_memory: Callable[[str, int], None] | None = None,
     ) -> None:
         super().__init__(spec, shard=shard, max_rows=max_rows, check_memory=check_memory)
+        if self.layout.row_bytes > MAX_ROW_BYTES:  # now, and not when memory is full
+            raise TierRowError(
+                table=spec.name, row_bytes=self.layout.row_bytes, limit=MAX_ROW_BYTES
+            )
         self._options = options
         most = self._index.max_rows
         self._residency = Residency(most)
