@@ -1,6 +1,7 @@
 """What commands that look at folders take, and how they answer."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from paramfleet_shared.files.addresses import place_of
 from paramfleet_shared.values.texts import printable
 from paramfleet_worker.app.commands.outcomes import WorkingFolderError, check_working_folder
 
-__all__ = ["FOLDER", "JSON", "counted", "show"]
+__all__ = ["FOLDER", "JSON", "FiniteRange", "counted", "show"]
 
 
 class _Folder(click.ParamType[Path]):
@@ -27,6 +28,17 @@ class _Folder(click.ParamType[Path]):
         except WorkingFolderError as error:
             raise click.UsageError(str(error), ctx) from error
         return place_of(value)
+
+
+class FiniteRange(click.FloatRange):
+    """A number in a range. What isn't a number isn't in one, and infinity isn't either."""
+
+    @override
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a number that can be counted to", param, ctx)
+        return number
 
 
 FOLDER = _Folder()

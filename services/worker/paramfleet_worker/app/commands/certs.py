@@ -18,6 +18,7 @@ from paramfleet_shared.files.job_folder import write_private
 from paramfleet_shared.net.tls import MemberName
 from paramfleet_shared.settings.cli import BoundedGroup, echo
 from paramfleet_shared.settings.config import JobSettings
+from paramfleet_worker.app.commands.arguments import FiniteRange
 from paramfleet_worker.process.certificates import (
     AUTHORITY_DAYS,
     DAYS,
@@ -38,7 +39,7 @@ JOB = click.option("--job", default="default", envvar="PARAMFLEET_JOB", help="Th
 HOST = click.option(
     "--host", "hosts", multiple=True, metavar="NAME", help="A host name or IP; may be repeated."
 )
-POSITIVE = click.FloatRange(min=0, min_open=True)
+POSITIVE = FiniteRange(min=0, min_open=True)
 
 
 @click.group(cls=BoundedGroup)

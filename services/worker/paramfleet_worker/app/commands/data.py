@@ -13,6 +13,7 @@ from paramfleet_pserver.durability.kept_runs import KeptRun, kept_runs, remove_r
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.settings.cli import BoundedCommand, BoundedGroup, echo
 from paramfleet_shared.values.texts import printable
+from paramfleet_worker.app.commands.arguments import FiniteRange
 from paramfleet_worker.app.commands.outcomes import exit_code_of
 
 __all__ = ["NothingNamedError", "data"]
@@ -33,7 +34,7 @@ _FOLDER = click.Argument(
 _JOB = click.Option(["--job"], help="Of this job alone.")
 _OLDER = click.Option(
     ["--older-than"],
-    type=click.FloatRange(0.0, 1e6),
+    type=FiniteRange(0.0, 1e6),
     help="That nobody has changed for so many days.",
 )
 _JSON = click.Option(["--json"], is_flag=True, help="Answer with JSON.")

@@ -18,13 +18,13 @@ from paramfleet_shared.settings.cli import BoundedCommand, echo
 from paramfleet_shared.settings.config import read_environment
 from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.telemetry.logs_and_metrics import setup_logging
-from paramfleet_worker.app.commands.arguments import FOLDER, counted
+from paramfleet_worker.app.commands.arguments import FOLDER, FiniteRange, counted
 from paramfleet_worker.app.commands.outcomes import exit_code_of
 from paramfleet_worker.app.finding import NoJobError, find_job, running_jobs
 
 __all__ = ["follow"]
 
-SECONDS = click.FloatRange(min=0.01, max=1e6)
+SECONDS = FiniteRange(min=0.01, max=1e6)
 
 
 @click.command("follow", cls=BoundedCommand)

@@ -8,6 +8,7 @@ import click
 from paramfleet_shared.files.addresses import place_of
 from paramfleet_shared.settings.cli import echo
 from paramfleet_shared.system.clock import SystemClock
+from paramfleet_worker.app.commands.arguments import FiniteRange
 from paramfleet_worker.app.commands.operating import job_command, require_going_on, show
 from paramfleet_worker.app.operating import Operator
 
@@ -71,7 +72,7 @@ LOAD_CHECKPOINT = job_command(
     click.Argument(["checkpoint"]),
     click.Option(
         ["--timeout"],
-        type=click.FloatRange(min=0, min_open=True, max=86_400),
+        type=FiniteRange(min=0, min_open=True, max=86_400),
         default=600.0,
         help="Seconds to wait for it; workers that meet only later don't load.",
     ),

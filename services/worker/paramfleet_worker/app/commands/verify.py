@@ -18,6 +18,7 @@ from paramfleet_shared.errors import ContractError
 from paramfleet_shared.settings.cli import BoundedCommand, echo
 from paramfleet_shared.settings.config import read_environment
 from paramfleet_shared.system.clock import SystemClock
+from paramfleet_worker.app.commands.arguments import FiniteRange
 from paramfleet_worker.app.commands.outcomes import exit_code_of
 from paramfleet_worker.app.verify.plan import MODES, Plan, plan_from, plan_run
 from paramfleet_worker.app.verify.running import Ran, run_plan
@@ -70,7 +71,7 @@ class PlanFileError(ContractError):
 )
 @click.option(
     "--within",
-    type=click.FloatRange(min=1.0),
+    type=FiniteRange(min=1.0),
     default=60.0,
     help="Seconds in which every worker ends a step again after a kill.  [60]",
 )

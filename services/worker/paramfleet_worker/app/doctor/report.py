@@ -28,6 +28,7 @@ from paramfleet_shared.settings.config import (
     without_password,
 )
 from paramfleet_shared.values.versions import versions
+from paramfleet_worker.app.commands.arguments import FiniteRange
 from paramfleet_worker.app.doctor.defaults import lines_of, table_defaults
 from paramfleet_worker.app.doctor.security import Look, gather_security
 from paramfleet_worker.config import LaunchSettings
@@ -200,7 +201,7 @@ def _look_at_ports(settings: JobSettings, wanted: Wanted) -> tuple[PortFacts, ..
 )
 @click.option(
     "--table-gib",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     default=0.0,
     help="What the tables are expected to take on this machine.",
 )

@@ -12,12 +12,13 @@ from typing_extensions import override
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.settings.cli import BoundedCommand
 from paramfleet_shared.tables.disk.measuring import UNMEASURED
+from paramfleet_shared.tables.disk.tier import MAX_ROW_BYTES
 from paramfleet_shared.tables.rows.layout import RowLayout
 from paramfleet_shared.tables.rules.catalog import RULES
 from paramfleet_shared.tables.rules.ctr.accessor import CTR
 from paramfleet_shared.tables.rules.ctr.catalog import PART_RULES
 from paramfleet_shared.tables.spec import Storage, TableSpec
-from paramfleet_worker.app.commands.arguments import JSON, show
+from paramfleet_worker.app.commands.arguments import JSON, FiniteRange, show
 from paramfleet_worker.app.planning.sizes import row_sizes, spec_for, tier_sizes
 from paramfleet_worker.core.planning.plan import Load, Plan, Table, plan_table
 
@@ -58,7 +59,10 @@ class _Bytes(click.ParamType[int]):
         found = _SIZE.fullmatch(value)
         if found is None:
             self.fail("say bytes as 512M, 32G or 1.5T", param, ctx)
-        return round(float(found[1]) * _UNITS[found[2]])
+        size = round(float(found[1]) * _UNITS[found[2]])
+        if not size:
+            self.fail("say 1 byte or more", param, ctx)
+        return size
 
 
 @click.command(cls=BoundedCommand)
@@ -98,7 +102,7 @@ class _Bytes(click.ParamType[int]):
 @click.option(
     "--zipf",
     "exponent",
-    type=click.FloatRange(0.0, 4.0),
+    type=FiniteRange(0.0, 4.0),
     default=1.05,
     show_default=True,
     help="The exponent by which ids are used; 0 for equally often.",
@@ -119,12 +123,12 @@ class _Bytes(click.ParamType[int]):
     help="Ids of a sample, in this table.",
 )
 @click.option(
-    "--samples-per-s", type=click.FloatRange(min=0.0), help="Wanted, of all workers together."
+    "--samples-per-s", type=FiniteRange(min=0.0), help="Wanted, of all workers together."
 )
 @click.option(
     "--device-reads",
     "device_reads_per_s",
-    type=click.FloatRange(min=1.0),
+    type=FiniteRange(min=1.0),
     default=UNMEASURED.reads_per_s,
     show_default=True,
     help="Reads of 4 KiB a second that a pserver's disk does.",
@@ -169,8 +173,10 @@ def _planned(options: Mapping[str, Any]) -> tuple[TableSpec, Plan]:
     )
     of_load = ("workers", "batch", "slots", "samples_per_s", "device_reads_per_s")
     load = Load(**{name: options[name] for name in of_load})
-    tier = tier_sizes(spec, rows=-(-table.ids // servers), shards=-(-shards // servers))
-    return spec, plan_table(table, load, row_sizes(spec), tier)
+    sizes, tier = row_sizes(spec), None
+    if sizes.row <= MAX_ROW_BYTES:
+        tier = tier_sizes(spec, rows=-(-table.ids // servers), shards=-(-shards // servers))
+    return spec, plan_table(table, load, sizes, tier)
 
 
 def _lines(spec: TableSpec, found: Plan) -> list[str]:

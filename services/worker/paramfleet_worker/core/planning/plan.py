@@ -138,14 +138,14 @@ class Plan:
     advice: str
 
 
-def plan_table(table: Table, load: Load, sizes: RowSizes, tier: TierSizes) -> Plan:
+def plan_table(table: Table, load: Load, sizes: RowSizes, tier: TierSizes | None) -> Plan:
     """Return what each pserver needs.
 
     Args:
         table: The table.
         load: How it is used.
         sizes: Of a row.
-        tier: What a pserver would have on its disk.
+        tier: What a pserver would have on its disk; None for rows that are too wide for one.
     """
     popularity = Popularity.zipf(table.ids, table.exponent)
     rows = -(-table.ids // table.servers)
@@ -159,6 +159,10 @@ def plan_table(table: Table, load: Load, sizes: RowSizes, tier: TierSizes) -> Pl
             if usable is None
             else f"all rows fit in memory, which they use {needed / usable:.0%} of"
         )
+    elif tier is None:
+        verdict = "more_pservers"
+        enough = _pservers_for(table, sizes, usable)
+        advice = f"rows of {sizes.row:,} bytes are too wide for a disk; {_whole(enough)}"
     else:
         disk = Disk(pages=tier.pages, log=tier.log, journal=tier.journal)
         misses = _misses(table, load, popularity, cached_rows(usable, sizes, tier))
@@ -208,9 +212,8 @@ def _judge(
 ) -> tuple[Verdict, str]:
     """Return what to do where not all rows fit in memory."""
     sizes, tier, usable = memory
-    each = sizes.row + sizes.index
-    enough = -(-table.ids * each // usable)
-    whole = f"all rows fit in the memory of {enough:,} pservers"
+    enough = _pservers_for(table, sizes, usable)
+    whole = _whole(enough)
     if not misses.cached_rows:
         return "more_memory", (
             f"the tier's own {tier.log_memory:,} bytes leave no memory for rows; {whole}"
@@ -235,6 +238,15 @@ def _judge(
         f"the disk does {load.device_reads_per_s:,.0f} reads a second: take {high:,} pservers; "
         f"{whole}"
     )
+
+
+def _pservers_for(table: Table, sizes: RowSizes, usable: int) -> int:
+    """Return how many pservers have all rows in memory."""
+    return -(-table.ids * (sizes.row + sizes.index) // max(1, usable))
+
+
+def _whole(pservers: int) -> str:
+    return f"all rows fit in the memory of {pservers:,} pservers"
 
 
 def _network(table: Table, load: Load, popularity: Popularity, sizes: RowSizes) -> Network:

@@ -49,6 +49,9 @@ def test_json_has_the_same_numbers() -> None:
         ("--ids 1e30", "say a whole number from 1"),
         ("--ids nan", "say a whole number from 1"),
         ("--ids 5 --memory 3X", "say bytes as 512M, 32G or 1.5T"),
+        ("--ids 5 --memory 0.1", "say 1 byte or more"),
+        ("--ids 5 --zipf nan", "nan is not a number that can be counted to"),
+        ("--ids 5 --samples-per-s inf", "inf is not a number that can be counted to"),
         ("--ids 5 --shards 2", "--shards 2 leaves some of 4 pservers without any"),
         ("--ids 5 --optimizer nothing", "'nothing' is not one of"),
     ],
@@ -58,6 +61,23 @@ def test_what_can_not_be_is_named(options: str, said: str) -> None:
 
     assert result.exit_code == 2
     assert said in result.output
+
+
+@pytest.mark.parametrize("storage", ["float32", "bfloat16"])
+def test_rows_too_wide_for_a_disk_need_memory(storage: str) -> None:
+    result = run(f"plan --ids 1e9 --dim 100000 --servers 2 --memory 1G --storage {storage}")
+
+    assert result.exit_code == 0, result.output
+    assert "more pservers: rows of " in result.stdout
+    assert "bytes are too wide for a disk; all rows fit" in result.stdout
+    assert "disk  " not in result.stdout
+
+
+def test_hardly_any_memory_is_too_little() -> None:
+    result = run("plan --ids 1e9 --dim 8 --servers 1 --memory 1")
+
+    assert result.exit_code == 0, result.output
+    assert "more memory: the tier's own" in result.stdout
 
 
 def test_a_small_table_on_one_pserver_fits() -> None:
