@@ -16,6 +16,7 @@ MAX_OWNERS = 8
 """More threads than this share the memory's bandwidth and no longer gain by it."""
 
 
+_MOST_BUDGET = 1 << 50
 _RANGES: dict[str, tuple[float, float]] = {
     "index": (0, 65_535),
     "port": (0, 65_535),
@@ -26,7 +27,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "max_tables": (1, 1 << 20),
     "max_dim": (1, 1 << 31),
     "memory_share": (0.01, 1.0),
-    "memory_budget_bytes": (0, 1 << 50),
+    "memory_budget_bytes": (0, _MOST_BUDGET),
     "log_segment_bytes": (1 << 12, 1 << 30),
     "drain_timeout_s": (0.0, 1e6),
     "handover_timeout_s": (0.0, 1e6),
@@ -167,15 +168,19 @@ class PServerSettings(JobSettings):
         Raises:
             SettingError: if they can't be read.
         """
-        budgets = {}
+        budgets: dict[str, int] = {}
         for part in filter(None, map(str.strip, self.table_memory_budgets.split(","))):
-            table, _, number = part.rpartition("=")
-            if not table or not number.strip().isdecimal() or not int(number):
+            table, number = (each.strip() for each in part.rpartition("=")[::2])
+            is_number = number.isdecimal() and len(number) <= len(str(_MOST_BUDGET))
+            if not table or not is_number or not 0 < int(number) <= _MOST_BUDGET:
                 rule = "tables with their bytes, as in users=2000000000,items=500000000"
-                raise SettingError(
-                    name="table_memory_budgets", value=self.table_memory_budgets, rule=rule
-                )
-            budgets[table.strip()] = int(number)
+            elif table in budgets:
+                rule = f"one budget for each table, and not two for {table}"
+            else:
+                budgets[table] = int(number)
+                continue
+            name, value = "table_memory_budgets", self.table_memory_budgets
+            raise SettingError(name=name, value=value, rule=rule)
         return budgets
 
     @property

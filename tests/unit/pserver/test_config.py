@@ -43,3 +43,25 @@ def test_a_value_outside_its_range_is_refused_by_its_name(name: str, value: Any)
     with pytest.raises(SettingError) as caught:
         PServerSettings(**{name: value})
     assert caught.value.name == name
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("users=0", "tables with their bytes"),
+        ("users=1125899906842625", "tables with their bytes"),
+        ("users=" + "9" * 5000, "tables with their bytes"),
+        ("users=5, users = 6", "one budget for each table, and not two for users"),
+    ],
+)
+def test_budgets_of_tables_that_can_not_be_are_named(text: str, rule: str) -> None:
+    with pytest.raises(SettingError, match=rule):
+        PServerSettings(table_memory_budgets=text, cold_dir="cold")
+
+
+def test_budgets_of_tables_are_read() -> None:
+    found = PServerSettings(
+        table_memory_budgets="a = 5, x=y=1125899906842624,", cold_dir="cold"
+    )
+
+    assert found.table_budgets == {"a": 5, "x=y": 1 << 50}
