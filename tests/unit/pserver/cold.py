@@ -29,7 +29,9 @@ class ColdShards:
         self._folder = Path(tempfile.mkdtemp())
         numbers = count()
 
-        def new_shard(spec: TableSpec, check: Callable[[str, int], None]) -> SparseShard:
+        def new_shard(
+            spec: TableSpec, check: Callable[[str, int], None], owner: int
+        ) -> SparseShard:
             options = TieredOptions(
                 MemoryBudget(self._budget_bytes), lambda: self._folder / str(next(numbers))
             )

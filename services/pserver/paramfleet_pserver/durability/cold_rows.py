@@ -9,13 +9,17 @@ import errno
 import re
 import secrets
 import shutil
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
 from paramfleet_pserver.durability.locking import FolderLock
 from paramfleet_shared.errors.logs import LogInUseError
+from paramfleet_shared.tables.disk.access.buffers import Buffers
+from paramfleet_shared.tables.disk.access.system import ScratchSystem
 from paramfleet_shared.tables.disk.shards.shard import TieredOptions, TieredShard
+from paramfleet_shared.tables.disk.stats import TierOptions
 from paramfleet_shared.tables.disk.warming import warm_disk
 from paramfleet_shared.tables.memory.budget import MemoryBudget
 from paramfleet_shared.tables.sparse import SparseShard
@@ -109,14 +113,17 @@ class ColdTables:
     ) -> None:
         self._folder = folder
         self._budget = MemoryBudget(budget_bytes) if budget_bytes else None
+        self._buffers = defaultdict[int, Buffers](Buffers)
+        """Of each owner, who uses one tier at a time."""
         self._of_tables = {name: MemoryBudget(each) for name, each in tables.items()}
 
     def new_shard(
-        self, spec: TableSpec, check_memory: Callable[[str, int], None]
+        self, spec: TableSpec, check_memory: Callable[[str, int], None], owner: int
     ) -> SparseShard:
         """Return a shard of a table, without rows."""
         budget = self._of_tables.get(spec.name, self._budget)
         if budget is None:
             return SparseShard(spec, check_memory=check_memory)
-        options = TieredOptions(budget, partial(self._folder.new, spec.name))
+        tier = TierOptions(system=ScratchSystem(), buffers=self._buffers[owner])
+        options = TieredOptions(budget, partial(self._folder.new, spec.name), tier)
         return TieredShard(spec, options=options, check_memory=check_memory)

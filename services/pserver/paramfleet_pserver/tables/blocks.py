@@ -10,11 +10,12 @@ from paramfleet_shared.tables.spec import TableSpec
 __all__ = ["Block", "NewShard", "in_memory", "make_blocks"]
 
 
-NewShard = Callable[[TableSpec, Callable[[str, int], None]], SparseShard]
-"""Makes the shard of a table, given what refuses bytes that there is no memory for."""
+NewShard = Callable[[TableSpec, Callable[[str, int], None], int], SparseShard]
+"""Makes the shard of a table, given what refuses bytes that there is no memory for, and the
+shard's owner."""
 
 
-def in_memory(spec: TableSpec, check_memory: Callable[[str, int], None]) -> SparseShard:
+def in_memory(spec: TableSpec, check_memory: Callable[[str, int], None], _: int) -> SparseShard:
     """Return a shard whose rows are all in memory."""
     return SparseShard(spec, check_memory=check_memory)
 
@@ -50,4 +51,6 @@ def make_blocks(
         new_shard: Makes the rows of a block.
     """
     check = partial(check_memory, spec.name)
-    return tuple(Block(owner, own, new_shard(spec, check)) for owner, own in enumerate(shards))
+    return tuple(
+        Block(owner, own, new_shard(spec, check, owner)) for owner, own in enumerate(shards)
+    )

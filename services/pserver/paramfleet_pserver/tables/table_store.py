@@ -137,7 +137,7 @@ class TableStore:
         if self._new_shard is not in_memory:
             for spec in new:
                 if spec.kind == "sparse":
-                    self._new_shard(spec, lambda *_: None)
+                    self._new_shard(spec, lambda *_: None, 0)
 
     def check_mode(self, mode: str) -> None:
         """Refuse a mode whose rows must keep their places, where some of them go to disk.

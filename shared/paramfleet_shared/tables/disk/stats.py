@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from paramfleet_shared.system.clock import Clock, SystemClock
+from paramfleet_shared.tables.disk.access.buffers import Buffers
 from paramfleet_shared.tables.disk.access.system import System
 from paramfleet_shared.tables.disk.access.transfers import Engine
 
@@ -18,6 +19,8 @@ class TierOptions:
     engine: Engine = "auto"
     clock: Clock = field(default_factory=SystemClock)
     system: System = field(default_factory=System)
+    buffers: Buffers = field(default_factory=Buffers)
+    """Tiers may have them together, if one thread at a time uses one of these tiers."""
 
 
 @dataclass(frozen=True, slots=True)

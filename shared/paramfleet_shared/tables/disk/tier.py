@@ -102,14 +102,18 @@ class DiskTier:
         options = self._options
         self._transfers = transfers = Transfers(options.engine)
         fresh = TierState.new(layout, secrets.randbits(63))
-        files = PageFiles(self._folder, fresh, transfers, options.system)
+        files = PageFiles(self._folder, fresh, transfers, options.system, options.buffers)
         self._files = files
         self._pages = Pages(files)
         self._lookups = Lookups(files)
         self._speed = measure(files, transfers, options.clock)
         self._lookups.gap = self._speed.gap(files.state.page_bytes)
         self._log = WriteAhead(
-            self._folder, files.state, transfers, options.system, options.memory_bytes
+            self._folder,
+            files.state,
+            transfers,
+            options.system,
+            (options.memory_bytes, options.buffers.logged),
         )
 
     @property

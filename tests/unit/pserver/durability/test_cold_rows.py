@@ -41,7 +41,7 @@ def test_tables_with_a_budget_of_their_own_have_it(tmp_path: Path) -> None:
     folder = ColdFolder(tmp_path)
     tables = ColdTables(folder, budget_bytes=0, tables={"users": 10_000})
 
-    shards = {name: tables.new_shard(table(name), check) for name in ("users", "items")}
+    shards = {name: tables.new_shard(table(name), check, 0) for name in ("users", "items")}
     for shard in shards.values():
         shard.create(np.arange(1000))
 

@@ -37,7 +37,7 @@ class WriteAhead:
         state: Of the tier; segments that are merged are removed.
         transfers: Reads rows.
         system: The calls of the system.
-        memory_bytes: For keys, of both parts.
+        memory: Bytes for keys, of both parts; and what rows are read to.
 
     Raises:
         TierDamagedError: if a segment isn't what was written.
@@ -52,10 +52,11 @@ class WriteAhead:
         state: TierState,
         transfers: Transfers,
         system: System,
-        memory_bytes: int,
+        memory: tuple[int, Arena],
     ) -> None:
         self._folder, self._system = folder, system
-        self._by = (transfers, Arena())
+        memory_bytes, arena = memory
+        self._by = (transfers, arena)
         self.pitch = state.row_bytes // 4
         self.failure: FleetError | None = None
         self._max_keys = max(_LEAST_KEYS, memory_bytes // 2 // KEY_BYTES)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_shared.errors import FleetError
+from paramfleet_shared.tables.disk.access.buffers import Buffers
 from paramfleet_shared.tables.disk.access.system import System, write_error
 from paramfleet_shared.tables.disk.access.transfers import Arena, Transfers
 from paramfleet_shared.tables.disk.errors import (
@@ -103,12 +104,18 @@ class PageFiles:
     """
 
     def __init__(
-        self, folder: Path, fresh: TierState, transfers: Transfers, system: System
+        self,
+        folder: Path,
+        fresh: TierState,
+        transfers: Transfers,
+        system: System,
+        buffers: Buffers,
     ) -> None:
         self._system, self.transfers, self._folder = system, transfers, folder
         self.failure: FleetError | None = None
         """Why nothing can be done any more."""
-        self.out = Arena()
+        self.buffers = buffers
+        self.out = buffers.made
         """Pages of a batch, behind their slot and table."""
         self.num_requests = 0
         """Reads of pages beside each other."""

@@ -35,11 +35,12 @@ class Loader:
 
     Args:
         files: Where they are.
+        arena: Where they are read to.
     """
 
-    def __init__(self, files: PageFiles) -> None:
+    def __init__(self, files: PageFiles, arena: Arena) -> None:
         self._files = files
-        self._arena = Arena()
+        self._arena = arena
 
     def load(self, numbers: NDArray[np.int64]) -> Loaded:
         """Read pages and all their overflow pages.

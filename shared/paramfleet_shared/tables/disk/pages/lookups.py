@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.tables.disk.access.transfers import Arena
 from paramfleet_shared.tables.disk.access.waits import Deadline
 from paramfleet_shared.tables.disk.kernels.pages import (
     ABSENT,
@@ -45,7 +44,7 @@ class Lookups:
 
     def __init__(self, files: PageFiles) -> None:
         self._files = files
-        self._arena = Arena()
+        self._arena = files.buffers.looked_up
         self.gap = 0
         """So many pages that nobody wants may be read between two wanted ones."""
         self.num_seconds = 0

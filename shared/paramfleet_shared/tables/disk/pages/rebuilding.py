@@ -69,7 +69,7 @@ class Pages:
 
     def __init__(self, files: PageFiles) -> None:
         self._files = files
-        self._loader = Loader(files)
+        self._loader = Loader(files, files.buffers.loaded)
         self._none = no_changes(files.form.pitch)
         self._free = self._find_free()
         """A heap of overflow pages that nobody uses."""

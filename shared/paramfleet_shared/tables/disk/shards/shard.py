@@ -471,7 +471,8 @@ class TieredShard(SparseShard):
             FleetError: as ``DiskTier``.
         """
         options, folder = self._options, self._options.folder()
-        log_bytes = min(_MOST_LOG_BYTES, options.budget.num_bytes // _LOG_SHARE)
+        own_bytes = options.budget.rows_of(self._share) * self._share.row_bytes
+        log_bytes = min(_MOST_LOG_BYTES, own_bytes // _LOG_SHARE)
         tier = DiskTier(folder, self.layout, replace(options.tier, memory_bytes=log_bytes))
         weakref.finalize(self, _discard, tier, folder)
         self.cold.engine = tier.stats().engine

@@ -337,3 +337,31 @@ def test_rows_stay_in_memory_while_the_disk_is_full(first: int, folders: Folders
     assert exported(twins.tiered) == exported(twins.plain)
     assert twins.tiered.cold.full > 0
     assert twins.tiered.num_rows - twins.tiered.cold.rows <= ROWS_IN_MEMORY
+
+
+def test_shards_of_one_owner_share_buffers(folders: Folders) -> None:
+    spec = TABLES["plain"]
+    plain = SparseShard(spec, max_rows=1)
+    row_bytes = plain.layout.row_bytes + ROW_BESIDE_BYTES
+    tier = TierOptions(memory_bytes=1, system=ScratchSystem())
+    options = TieredOptions(MemoryBudget(200 * row_bytes), folders, tier)
+    every = [
+        Twins(
+            (
+                SparseShard(spec, max_rows=100_000),
+                TieredShard(spec, options=options, max_rows=100_000),
+            ),
+            seed,
+        )
+        for seed in range(3)
+    ]
+
+    for _ in range(2 * ROUNDS):
+        for twins in every:
+            twins.act()
+
+    for twins in every:
+        assert exported(twins.tiered) == exported(twins.plain)
+        stats = twins.tiered.tier_stats()
+        assert stats is not None
+        assert stats.batches > 0
