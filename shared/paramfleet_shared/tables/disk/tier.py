@@ -288,6 +288,11 @@ class DiskTier:
         _, log = self._ready()
         return self._merge is not None or log.is_half_full
 
+    @property
+    def keys_per_step(self) -> int:
+        """Return for how many logged keys one ``merge_step`` is enough."""
+        return max(1, self._pages.most // 2)  # a page a key, and as many between them
+
     def merge_step(self) -> bool:
         """Merge for some ten milliseconds of disk; begin if no merge is under way.
 

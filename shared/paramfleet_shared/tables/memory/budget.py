@@ -35,6 +35,9 @@ class MemoryBudget:
 
     def __init__(self, num_bytes: int) -> None:
         self.num_bytes = num_bytes
+        self.num_changes = 0
+        """How often a share has changed. While it is the same, so is what ``rows_of`` returns,
+        except that a share which is gone leaves more to the others."""
         self._shares = weakref.WeakSet[Share]()
         self._changing = threading.Lock()
 
@@ -43,7 +46,14 @@ class MemoryBudget:
         share = Share(row_bytes)
         with self._changing:
             self._shares.add(share)
+            self.num_changes += 1
         return share
+
+    def note(self, share: Share, num_rows: int) -> None:
+        """Note how many rows a shard has, those on disk among them."""
+        with self._changing:
+            share.num_rows = num_rows
+            self.num_changes += 1
 
     def rows_of(self, share: Share) -> int:
         """Return how many rows of a shard may be in memory."""

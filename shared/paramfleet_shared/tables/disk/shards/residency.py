@@ -61,6 +61,7 @@ class Residency:
         self.num_main = 0
         self._sketch = np.zeros((LINES, _LEAST_WIDTH), np.uint8)
         self._num_counted = 0
+        self._kept: NDArray[np.int64] | None = None
 
     @property
     def num_rows(self) -> int:
@@ -99,6 +100,10 @@ class Residency:
             self._num_counted //= 2
         self._was_used[slots[slots >= 0]] = 1
 
+    def keep(self, slots: NDArray[np.int64] | None) -> None:
+        """Let rows stay while others can leave for them: int64 [n]; None lets none stay."""
+        self._kept = slots
+
     def leaving(self, num: int, most_main: int, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Return the slots of rows that leave memory now: int64 [num].
 
@@ -113,12 +118,15 @@ class Residency:
         candidates = self._oldest(num + free)
         self.num_window -= candidates.size
         self._where[candidates] = _NOWHERE
-        promoted, rest = candidates[:free], candidates[free:]
+        promoted, rest = candidates[:free], self._kept_first(candidates[free:])
         self._make_main(promoted)
         victims = self._victims(min(num, self.num_main))
         pairs = max(0, rest.size + victims.size - num)
         mine, rivals = rest[:pairs], victims[:pairs]
         stays = self._used_as_often(keys[rivals], keys[mine])
+        if self._kept is not None:
+            is_kept = np.isin(mine, self._kept)
+            stays = (stays | np.isin(rivals, self._kept)) & ~is_kept
         self._make_main(np.where(stays, rivals, mine))
         # Rows without a rival leave: the window was short, or memory is smaller now.
         return np.concatenate([np.where(stays, mine, rivals), rest[pairs:], victims[pairs:]])
@@ -142,9 +150,18 @@ class Residency:
             num -= at.size
         return np.concatenate([np.empty(0, np.int64), *found])
 
+    def _kept_first(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return slots, those that are kept before the others: the last ones have no rival."""
+        if self._kept is None:
+            return slots
+        is_kept = np.isin(slots, self._kept)
+        return np.concatenate([slots[is_kept], slots[~is_kept]])
+
     def _make_main(self, slots: NDArray[np.int64]) -> None:
         self._is_main[slots] = 1
         self._was_used[slots] = 0
+        if self._kept is not None:
+            self._was_used[self._kept] = 1  # no hand takes them in its first turn
         self._where[slots] = _NOWHERE
         self.num_main += slots.size
 

@@ -108,10 +108,14 @@ class TieredShard(SparseShard):
         self._flags = reserve(most, np.uint8)
         """Of each row in memory: ``_ON_DISK``, ``_CLEAN``."""
         self._share = options.budget.share(self.layout.row_bytes + INDEX_BYTES + BESIDE_BYTES)
+        self._capacity = (-1, 0)
+        """At which change of the budget how many rows might be in memory."""
         self._tier: DiskTier | None = None
         self._tiered_images: list[TieredImage] = []
         self._full_until = 0
         """With up to so many rows in memory a disk that was full isn't asked again."""
+        self._num_logged = 0
+        """Keys that came to the tier's log since it was merged for them."""
         self._depth = 0
         """How many calls of this shard are under way, one within the other."""
 
@@ -226,7 +230,9 @@ class TieredShard(SparseShard):
             slots = slots[slots >= 0]
             on_disk = slots[(self._flags[slots] & _ON_DISK) != 0]
             if on_disk.size and self._tier is not None:
-                self._tier.remove(distinct(self._keys_at(on_disk)))
+                gone = distinct(self._keys_at(on_disk))
+                self._tier.remove(gone)
+                self._num_logged += gone.size
             removed = super().remove(ids)
             self._residency.drop(removed)
             self._flags[removed] = 0
@@ -239,13 +245,21 @@ class TieredShard(SparseShard):
     def prefetch(self, ids: NDArray[np.int64]) -> int:
         """Bring the rows of ids, int64 [n], into memory; return how many were on disk.
 
+        They stay until others come, if there is room for all of them.
+
         Raises:
             RowShapeError: if ``ids`` are not int64 [n].
             FleetError: as ``DiskTier.read``.
         """
         before = self.cold.read
-        with self._in_memory(ids):
-            return self.cold.read - before
+        try:
+            with self._in_memory(ids):
+                if self._tier is not None:
+                    slots = self._index.find(ids, create=False)
+                    self._residency.keep(slots[slots >= 0])
+                return self.cold.read - before
+        finally:
+            self._residency.keep(None)
 
     @override
     def load(
@@ -421,8 +435,7 @@ class TieredShard(SparseShard):
         Raises:
             FleetError: as ``DiskTier.put``.
         """
-        self._share.num_rows = self.num_rows
-        num, capacity = self._residency.num_rows, self._capacity()
+        num, capacity = self._residency.num_rows, self._rows_in_memory()
         if num > max(capacity, self._full_until):
             try:
                 tier = self._tier = self._opened() if self._tier is None else self._tier
@@ -431,9 +444,21 @@ class TieredShard(SparseShard):
             except TierFullError:  # they stay, and are tried again when there are more
                 self.cold.full += 1
                 self._full_until = num + num // _SLACK
-        if self._tier is not None and self._tier.wants_merge:
-            with contextlib.suppress(TierFullError):
-                self._tier.merge_step()
+        if self._tier is not None and self._num_logged:
+            self._merge_for_logged(self._tier)
+
+    def _merge_for_logged(self, tier: DiskTier) -> None:
+        """Merge as much as has come to the log: calls that log nothing don't wait for it.
+
+        Raises:
+            FleetError: as ``DiskTier.merge_step``.
+        """
+        steps = -(-self._num_logged // tier.keys_per_step)
+        self._num_logged = 0
+        with contextlib.suppress(TierFullError):
+            while steps and tier.wants_merge:
+                tier.merge_step()
+                steps -= 1
 
     def _leave(self, tier: DiskTier, num: int, capacity: int) -> None:
         """Let rows leave memory: so many of the least used.
@@ -451,6 +476,7 @@ class TieredShard(SparseShard):
         except TierFullError:
             self._residency.enter(slots)
             raise
+        self._num_logged += changed.size
         self.cold.rows += slots.size
         self.cold.written += changed.size
         self.cold.dropped += slots.size - changed.size
@@ -459,10 +485,17 @@ class TieredShard(SparseShard):
         self._flags[slots] = 0
         self.cold.file_bytes, self.cold.memory_bytes = tier.file_bytes, tier.memory_bytes
 
-    def _capacity(self) -> int:
+    def _rows_in_memory(self) -> int:
         """Return how many rows may be in memory."""
-        rows = self._options.budget.rows_of(self._share)
-        return max(1, rows - rows // _LOG_SHARE)
+        budget, share, num_rows = self._options.budget, self._share, self.num_rows
+        if num_rows != share.num_rows:
+            budget.note(share, num_rows)
+        change, capacity = budget.num_changes, self._capacity[1]
+        if change != self._capacity[0]:
+            rows = budget.rows_of(share)
+            capacity = max(1, rows - rows // _LOG_SHARE)
+            self._capacity = change, capacity
+        return capacity
 
     def _opened(self) -> DiskTier:
         """Return a new tier, whose folder goes with this shard.
@@ -543,6 +576,8 @@ class TieredShard(SparseShard):
 
     @override
     def _made_since(self, mark: Mark) -> None:
+        if mark == self._index.mark():
+            return
         made = [
             np.arange(each.start, each.stop) if isinstance(each, slice) else each
             for each in self._index.made_since(mark)

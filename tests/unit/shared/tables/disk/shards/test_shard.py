@@ -292,6 +292,20 @@ def test_fetched_rows_are_read_once(folders: Folders) -> None:
     assert shard.prefetch(some) == 0
 
 
+def test_fetched_rows_stay_however_often_others_were_used(folders: Folders) -> None:
+    _, shard = pair(TABLES["plain"], folders)
+    shard.create(np.arange(3 * ROWS_IN_MEMORY))
+    for _ in range(10):
+        shard.find(np.arange(ROWS_IN_MEMORY // 2))
+    some = np.arange(2 * ROWS_IN_MEMORY, 2 * ROWS_IN_MEMORY + ROWS_IN_MEMORY // 2)
+    shard.prefetch(some)
+    before = shard.cold.read
+
+    shard.find(some)
+
+    assert shard.cold.read == before
+
+
 def test_ids_that_are_loaded_twice_are_counted_wherever_they_are(folders: Folders) -> None:
     _, shard = pair(TABLES["plain"], folders)
     ids = np.random.default_rng(0).permutation(2000).astype(np.int64)
