@@ -6,20 +6,19 @@ See README.md beside this file.
 import argparse
 import json
 import os
-import shutil
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from device import bare_s, fio, has_fio, random_reads
 from harness import QUICK_BUDGET_S, Suite, markdown_table, suite_of, with_machine, write_json
-from paramfleet_shared.tables.disk.access.transfers import DEPTH, Arena, Engine, Transfers
+from paramfleet_shared.tables.disk.access.transfers import DEPTH, Engine, Transfers
 from paramfleet_shared.tables.disk.tier import DiskTier, TierOptions
 from paramfleet_shared.tables.disk.warming import warm_disk
 from paramfleet_shared.tables.rows.layout import VALUE, ColumnSpec, RowLayout
@@ -39,7 +38,6 @@ READS = 20_000
 PUT_ROWS = 50_000
 """Of one put, as victims come."""
 
-FIO_S = 1.0
 BLOCK_BYTES = 1 << 20
 
 METHOD = (
@@ -95,33 +93,21 @@ class _Work:
         }
 
     def _device_reads(self) -> float:
-        if shutil.which("fio"):
-            return _fio(self._pages_file, "randread", "4k", DEPTH)["iops"]
-        pages = self._rng.integers(16, self._pages_bytes >> 12, READS)
-        return READS / self._bare(pages << 12, 4096)
+        return random_reads(
+            self._pages_file, num=READS, rng=self._rng, transfers=self._transfers
+        )
 
     def _device_reading(self) -> float:
-        if shutil.which("fio"):
-            return _fio(self._pages_file, "read", "1m", 8)["bw_bytes"] / 1e6
+        if has_fio():
+            return fio(self._pages_file, "read", "1m", 8)["bw_bytes"] / 1e6
         offsets = np.arange(0, self._pages_bytes - BLOCK_BYTES, BLOCK_BYTES)
-        return offsets.size * BLOCK_BYTES / self._bare(offsets, BLOCK_BYTES) / 1e6
-
-    def _bare(self, offsets: NDArray[np.int64], size: int) -> float:
-        """Return the seconds of these reads alone."""
-        arena = Arena()
-        arena.reserve(64 * size)
-        file = os.open(self._pages_file, os.O_RDONLY | os.O_DIRECT)
-        at = arena.address + np.arange(offsets.size) % 64 * size
-        begun = time.perf_counter()
-        self._transfers.run(file, offsets, np.full(offsets.size, size), at)
-        seconds = time.perf_counter() - begun
-        os.close(file)
-        return seconds
+        seconds = bare_s(self._pages_file, offsets, BLOCK_BYTES, self._transfers)
+        return offsets.size * BLOCK_BYTES / seconds / 1e6
 
     def _device_writing(self) -> float:
         path = self._folder / "spare"
-        if shutil.which("fio"):
-            found = _fio(path, "write", "1m", 8, "--size=256m", "--end_fsync=1")
+        if has_fio():
+            found = fio(path, "write", "1m", 8, "--size=256m", "--end_fsync=1")
             path.unlink()
             return found["bw_bytes"] / 1e6
         content = np.random.default_rng(0).bytes(4 << 20)
@@ -182,19 +168,6 @@ def _keys(ranks: NDArray[np.int64]) -> NDArray[np.uint64]:
 
 def _rows(keys: NDArray[np.uint64]) -> NDArray[np.uint32]:
     return np.repeat((keys >> np.uint64(32)).astype(np.uint32), DIM).reshape(-1, DIM)
-
-
-def _fio(path: Path, rw: str, block: str, depth: int, *more: str) -> Mapping[str, float]:
-    """Return what fio says of its reads or writes."""
-    command = ["fio", "--name=x", f"--filename={path}", f"--rw={rw}", f"--bs={block}"]
-    command += ["--direct=1", "--ioengine=io_uring", f"--iodepth={depth}", "--norandommap"]
-    command += ["--randrepeat=0", "--invalidate=1", "--output-format=json", "--fallocate=none"]
-    if rw != "write":
-        command += ["--readonly", f"--runtime={FIO_S}", "--time_based"]
-    done = subprocess.run([*command, *more], capture_output=True, text=True, check=True)
-    job = json.loads(done.stdout[done.stdout.index("{") :])["jobs"][0]
-    found: Mapping[str, float] = job["write" if rw == "write" else "read"]
-    return found
 
 
 def measure(
