@@ -21,7 +21,8 @@ from bounded import NoBoundError, with_memory_max
 from device import random_reads
 from harness import QUICK_BUDGET_S, Suite, markdown_table, suite_of, with_machine, write_json
 from paramfleet_shared.tables.disk.access.transfers import Transfers
-from paramfleet_shared.tables.disk.shards.shard import BESIDE_BYTES, TieredOptions, TieredShard
+from paramfleet_shared.tables.disk.shards.moving import BESIDE_BYTES, TieredOptions
+from paramfleet_shared.tables.disk.shards.shard import TieredShard
 from paramfleet_shared.tables.disk.warming import warm_disk
 from paramfleet_shared.tables.memory.budget import MemoryBudget
 from paramfleet_shared.tables.sparse import INDEX_BYTES, SparseShard

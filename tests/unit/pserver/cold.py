@@ -7,7 +7,8 @@ from itertools import count
 from pathlib import Path
 
 from paramfleet_pserver.tables.blocks import NewShard
-from paramfleet_shared.tables.disk.shards.shard import TieredOptions, TieredShard
+from paramfleet_shared.tables.disk.shards.moving import TieredOptions
+from paramfleet_shared.tables.disk.shards.shard import TieredShard
 from paramfleet_shared.tables.memory.budget import MemoryBudget
 from paramfleet_shared.tables.sparse import SparseShard
 from paramfleet_shared.tables.spec import TableSpec

@@ -18,7 +18,8 @@ from paramfleet_pserver.durability.locking import FolderLock
 from paramfleet_shared.errors.logs import LogInUseError
 from paramfleet_shared.tables.disk.access.buffers import Buffers
 from paramfleet_shared.tables.disk.access.system import ScratchSystem
-from paramfleet_shared.tables.disk.shards.shard import TieredOptions, TieredShard
+from paramfleet_shared.tables.disk.shards.moving import TieredOptions
+from paramfleet_shared.tables.disk.shards.shard import TieredShard
 from paramfleet_shared.tables.disk.stats import TierOptions
 from paramfleet_shared.tables.disk.warming import warm_disk
 from paramfleet_shared.tables.memory.budget import MemoryBudget

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from paramfleet_shared.tables.disk.access.system import Buffer, ScratchSystem
 from paramfleet_shared.tables.disk.parts import PAGE_PLACES
 from paramfleet_shared.tables.disk.shards import images
-from paramfleet_shared.tables.disk.shards.shard import BESIDE_BYTES, TieredOptions, TieredShard
+from paramfleet_shared.tables.disk.shards.moving import BESIDE_BYTES, TieredOptions
+from paramfleet_shared.tables.disk.shards.shard import TieredShard
 from paramfleet_shared.tables.disk.stats import TierOptions
 from paramfleet_shared.tables.memory.budget import MemoryBudget
 from paramfleet_shared.tables.rows.evicting import AsOf
@@ -183,8 +184,8 @@ def test_an_image_has_the_rows_of_its_moment(
     twins = Twins(pair(TABLES["plain"], folders, rows=100), seed)
     for _ in range(ROUNDS):
         twins.act()
-    if twins.tiered._tier is not None and seed % 2:
-        twins.tiered._tier.merge()
+    if twins.tiered._mover.tier is not None and seed % 2:
+        twins.tiered._mover.tier.merge()
     expected = exported(twins.plain)
 
     image = twins.tiered.image()
@@ -192,8 +193,8 @@ def test_an_image_has_the_rows_of_its_moment(
     for start in range(0, image.num_places, 200):
         for _ in range(int(twins.rng.integers(3))):
             twins.act()
-        if twins.tiered._tier is not None and twins.rng.integers(2):
-            twins.tiered._tier.merge_step()
+        if twins.tiered._mover.tier is not None and twins.rng.integers(2):
+            twins.tiered._mover.tier.merge_step()
         parts.append(twins.tiered.read_image(image, start, 200))
     twins.tiered.end_image(image)
 
