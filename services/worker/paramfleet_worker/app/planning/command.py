@@ -20,6 +20,7 @@ from paramfleet_shared.tables.rules.ctr.catalog import PART_RULES
 from paramfleet_shared.tables.spec import Storage, TableSpec
 from paramfleet_worker.app.commands.arguments import JSON, FiniteRange, show
 from paramfleet_worker.app.planning.sizes import row_sizes, spec_for, tier_sizes
+from paramfleet_worker.core.doctor.machine import HEADROOM
 from paramfleet_worker.core.planning.plan import Load, Plan, Table, plan_table
 
 __all__ = ["plan"]
@@ -27,8 +28,6 @@ __all__ = ["plan"]
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)([KMGT]?)(?:i?B)?", re.ASCII)
 _MOST_IDS = 1 << 63
-_LEAST_SHARDS = 8
-"""Of a job, if nothing is said."""
 
 
 class _Count(click.ParamType[int]):
@@ -94,9 +93,11 @@ class _Bytes(click.ParamType[int]):
 )
 @click.option("--servers", type=click.IntRange(1, 65_536), required=True, help="Pservers.")
 @click.option(
-    "--shards",
-    type=click.IntRange(1, 65_536),
-    help="num_shards of the job, as many as pservers or more.  [8, or as many as pservers]",
+    "--owner-threads",
+    type=click.IntRange(1, 1024),
+    default=4,
+    show_default=True,
+    help="Of each pserver: half of its cores, 8 at most, unless it is told another number.",
 )
 @click.option("--memory", type=_Bytes(), help="Of each pserver, as 32G.")
 @click.option(
@@ -155,14 +156,8 @@ def _planned(options: Mapping[str, Any]) -> tuple[TableSpec, Plan]:
 
     Raises:
         TableSpecError: if there can't be such a table.
-        UsageError: if there are fewer shards than pservers.
     """
-    servers, shards = options["servers"], options["shards"]
-    if shards is None:
-        shards = max(_LEAST_SHARDS, servers)
-    if shards < servers:
-        message = f"--shards {shards} leaves some of {servers} pservers without any"
-        raise click.UsageError(message)
+    servers = options["servers"]
     of_rows = ("dim", "optimizer", "accessor", "storage")
     spec = spec_for(**{name: options[name] for name in of_rows})
     table = Table(
@@ -175,7 +170,12 @@ def _planned(options: Mapping[str, Any]) -> tuple[TableSpec, Plan]:
     load = Load(**{name: options[name] for name in of_load})
     sizes, tier = row_sizes(spec), None
     if sizes.row <= MAX_ROW_BYTES:
-        tier = tier_sizes(spec, rows=-(-table.ids // servers), shards=-(-shards // servers))
+        tier = tier_sizes(
+            spec,
+            rows=-(-table.ids // servers),
+            owners=options["owner_threads"],
+            budget_bytes=int(HEADROOM * (table.memory_bytes or 0)),
+        )
     return spec, plan_table(table, load, sizes, tier)
 
 
@@ -207,16 +207,19 @@ def _said_of_disk(found: Plan) -> dict[str, str]:
     disk, misses = found.disk, found.misses
     if disk is None or misses is None:
         return {}
-    pages, log, journal = (_size(each) for each in (disk.pages, disk.log, disk.journal))
-    whole, share = _size(disk.pages + disk.log + disk.journal), misses.cached_rows / found.rows
+    pages, log = _size(disk.pages), _size(disk.log)
+    whole, share = _size(disk.pages + disk.log), misses.cached_rows / found.rows
     by_clock = f"{misses.clock:.3g} rows a sample by a clock (characteristic time)"
     said = {
-        "disk": f"{whole}: pages {pages}, log {log}, journal {journal}",
+        "disk": f"{whole}: pages {pages}, log {log}",
         "cache": f"{misses.cached_rows:,} rows in memory, {share:.1%} of all",
         "misses": f"{by_clock}; {misses.hottest:.3g} if the hottest stay, the least there is",
     }
-    if misses.reads_per_s is not None:
-        said["reads"] = f"{misses.reads_per_s:,.0f} a second of the disk"
+    if misses.reads_per_s is not None and misses.requests_per_s is not None:
+        said["reads"] = (
+            f"{misses.reads_per_s:,.0f} a second of the disk; {misses.requests_per_s:,.0f} "
+            f"requests with those of merges"
+        )
     return said
 
 

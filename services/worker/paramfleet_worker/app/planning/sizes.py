@@ -10,9 +10,11 @@ from paramfleet_shared.tables.disk.pages.geometry import (
     page_bytes_for,
     rows_in,
 )
-from paramfleet_shared.tables.disk.pages.header import SLOT_BYTES
-from paramfleet_shared.tables.disk.pages.rebuilding import BATCH_BYTES
-from paramfleet_shared.tables.disk.tier import TierOptions
+from paramfleet_shared.tables.disk.shards.moving import (
+    BESIDE_BYTES,
+    LOG_SHARE,
+    MOST_LOG_BYTES,
+)
 from paramfleet_shared.tables.kernels.index import PAGE_LINES, pages_for
 from paramfleet_shared.tables.memory.slot_index import LINE_BYTES
 from paramfleet_shared.tables.rows.layout import RowLayout
@@ -25,8 +27,6 @@ __all__ = ["row_sizes", "spec_for", "tier_sizes"]
 _FLOAT_BYTES = 4
 _WORD_BYTES = 8
 _MANY_ROWS = 1 << 30
-_CLOCK_BYTES = 2
-"""Of a ``ClockPolicy``, for each slot."""
 
 
 def spec_for(*, dim: int, optimizer: str, accessor: str | None, storage: Storage) -> TableSpec:
@@ -60,24 +60,26 @@ def row_sizes(spec: TableSpec) -> RowSizes:
     )
 
 
-def tier_sizes(spec: TableSpec, *, rows: int, shards: int) -> TierSizes:
-    """Return what a tier on disk takes that has all rows of a pserver.
+def tier_sizes(spec: TableSpec, *, rows: int, owners: int, budget_bytes: int) -> TierSizes:
+    """Return what tiers on disk take that have all rows of a pserver.
 
     Args:
         spec: The table.
         rows: Of the pserver.
-        shards: Of them; each has files of its own.
+        owners: Threads that own a part of them each, with files of its own.
+        budget_bytes: Memory for rows.
     """
     row_bytes = RowLayout.of(spec).row_bytes
     page_bytes = page_bytes_for(row_bytes)
     holds = rows_in(page_bytes, row_bytes)
-    pages = Geometry.of(rows / shards, holds, fullest_for(holds)).pages
-    memory = TierOptions().memory_bytes
-    table_bytes = BATCH_BYTES // page_bytes * _WORD_BYTES
+    pages = owners * Geometry.of(rows / owners, holds, fullest_for(holds)).pages
+    memory = min(owners * MOST_LOG_BYTES, budget_bytes // LOG_SHARE)
+    keys = memory // KEY_BYTES
     return TierSizes(
-        pages=shards * (PAGES_OFFSET + pages * page_bytes),
-        log=shards * (memory // KEY_BYTES) * (_WORD_BYTES + row_bytes),
-        journal=shards * (SLOT_BYTES + table_bytes + BATCH_BYTES),
-        log_memory=shards * memory,
-        policy=_CLOCK_BYTES,
+        pages=owners * PAGES_OFFSET + pages * page_bytes,
+        num_pages=pages,
+        log=keys * (_WORD_BYTES + row_bytes),
+        merged_keys=keys // 2,
+        log_memory=memory,
+        policy=BESIDE_BYTES,
     )

@@ -1,5 +1,6 @@
 """What each pserver of a table needs: memory, disk, network, reads; and what to do."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -72,13 +73,15 @@ class TierSizes:
     """Bytes of the tier on the disk of a pserver that has all of its rows."""
 
     pages: int
+    num_pages: int
     log: int
     """While as many keys are in the log as may be."""
-    journal: int
+    merged_keys: int
+    """Of the log, that go to pages at once."""
     log_memory: int
     """For the keys of the log."""
     policy: int
-    """In memory, for each row there: of a clock."""
+    """In memory, for each row there: of what is known of its use."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,7 +90,6 @@ class Disk:
 
     pages: int
     log: int
-    journal: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,6 +117,9 @@ class Misses:
     """With the hottest rows in memory for ever: no policy misses less."""
     reads_per_s: float | None
     """Of a pserver's disk, with a clock."""
+    requests_per_s: float | None
+    """With those of merges: a row that was changed goes back to its page, which is read and
+    written, and takes with it those of the same page that are merged at once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -164,8 +169,9 @@ def plan_table(table: Table, load: Load, sizes: RowSizes, tier: TierSizes | None
         enough = _pservers_for(table, sizes, usable)
         advice = f"rows of {sizes.row:,} bytes are too wide for a disk; {_whole(enough)}"
     else:
-        disk = Disk(pages=tier.pages, log=tier.log, journal=tier.journal)
-        misses = _misses(table, load, popularity, cached_rows(usable, sizes, tier))
+        disk = Disk(pages=tier.pages, log=tier.log)
+        cached = cached_rows(usable, sizes, tier)
+        misses = _misses(table, load, popularity, cached, _pages_a_row(tier))
         verdict, advice = _judge(table, load, popularity, misses, (sizes, tier, usable))
     return Plan(
         servers=table.servers,
@@ -188,7 +194,15 @@ def cached_rows(usable: int, sizes: RowSizes, tier: TierSizes) -> int:
     return max(0, (usable - tier.log_memory) // (sizes.row + sizes.index + tier.policy))
 
 
-def _misses(table: Table, load: Load, popularity: Popularity, cached: int) -> Misses:
+def _pages_a_row(tier: TierSizes) -> float:
+    """Return how many pages a merge reads, and writes, for each row."""
+    rows_a_page = tier.merged_keys / max(1, tier.num_pages)
+    return -math.expm1(-rows_a_page) / rows_a_page if rows_a_page else 1.0
+
+
+def _misses(
+    table: Table, load: Load, popularity: Popularity, cached: int, pages_a_row: float
+) -> Misses:
     references = float(load.batch * load.slots)
     places = float(cached * table.servers)
     clock = clock_misses(popularity, references, places) / load.batch
@@ -200,6 +214,7 @@ def _misses(table: Table, load: Load, popularity: Popularity, cached: int) -> Mi
         clock=clock,
         hottest=hottest_misses(popularity, references, places) / load.batch,
         reads_per_s=reads,
+        requests_per_s=None if reads is None else reads * (1 + 2 * pages_a_row),
     )
 
 
@@ -218,24 +233,26 @@ def _judge(
         return "more_memory", (
             f"the tier's own {tier.log_memory:,} bytes leave no memory for rows; {whole}"
         )
-    reads = misses.reads_per_s
-    if reads is None:
+    requests = misses.requests_per_s
+    if requests is None:
         return "tier", f"the rest is on disk; {whole}"
-    if reads <= load.device_reads_per_s:
-        share = reads / load.device_reads_per_s
+    if requests <= load.device_reads_per_s:
+        share = requests / load.device_reads_per_s
         return "tier", (
-            f"the tier on disk carries it, with {share:.0%} of the reads of its disk; {whole}"
+            f"the tier on disk carries it, with {share:.0%} of what its disk does; {whole}"
         )
+    factor = requests / misses.reads_per_s if misses.reads_per_s else 1.0
     low, high = table.servers, enough
     while high - low > 1:
         middle = (low + high) // 2
         places = float(middle * misses.cached_rows)
         batch = clock_misses(popularity, float(load.batch * load.slots), places)
         assert load.samples_per_s is not None, "reads are of it"
-        wanted = batch / load.batch * load.samples_per_s / middle
+        wanted = factor * batch / load.batch * load.samples_per_s / middle
         low, high = (middle, high) if wanted > load.device_reads_per_s else (low, middle)
     return "more_pservers", (
-        f"the disk does {load.device_reads_per_s:,.0f} reads a second: take {high:,} pservers; "
+        f"the disk does {load.device_reads_per_s:,.0f} requests a second: take {high:,} "
+        f"pservers; "
         f"{whole}"
     )
 

@@ -27,7 +27,14 @@ from paramfleet_shared.tables.memory.slot_index import SlotIndex, distinct
 from paramfleet_shared.tables.rows.cold import ColdRows
 from paramfleet_shared.tables.rows.layout import RowLayout
 
-__all__ = ["BESIDE_BYTES", "InMemory", "RowMover", "TieredOptions"]
+__all__ = [
+    "BESIDE_BYTES",
+    "LOG_SHARE",
+    "MOST_LOG_BYTES",
+    "InMemory",
+    "RowMover",
+    "TieredOptions",
+]
 
 BESIDE_BYTES = 16
 """What is known of a row in memory: where it is among the others, and whether it changed."""
@@ -35,9 +42,9 @@ BESIDE_BYTES = 16
 _SLACK = 64
 """A part of one in so many of the rows in memory leaves at once, so that puts are large."""
 
-_LOG_SHARE = 16
+LOG_SHARE = 16
 """A part of one in so many of the budget is for the keys in the log."""
-_MOST_LOG_BYTES = 128 << 20
+MOST_LOG_BYTES = 128 << 20
 
 _MEMORY_PLACES = 1 << 18
 """Places of ``valued`` are counted in multiples of this, so that a few more change nothing."""
@@ -215,7 +222,7 @@ class RowMover:
         change, capacity = budget.num_changes, self._capacity[1]
         if change != self._capacity[0]:
             rows = budget.rows_of(share)
-            capacity = max(1, rows - rows // _LOG_SHARE)
+            capacity = max(1, rows - rows // LOG_SHARE)
             self._capacity = change, capacity
         return capacity
 
@@ -227,7 +234,7 @@ class RowMover:
         """
         options, folder = self._options, self._options.folder()
         own_bytes = options.budget.rows_of(self._share) * self._share.row_bytes
-        log_bytes = min(_MOST_LOG_BYTES, own_bytes // _LOG_SHARE)
+        log_bytes = min(MOST_LOG_BYTES, own_bytes // LOG_SHARE)
         tier = DiskTier(folder, self._layout, replace(options.tier, memory_bytes=log_bytes))
         weakref.finalize(self, _discard, tier, folder)
         self._cold.engine = tier.stats().engine

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from paramfleet_shared.tables.disk.access.system import ScratchSystem
 from paramfleet_shared.tables.disk.tier import DiskTier, TierOptions
 from paramfleet_shared.tables.rows.layout import RowLayout
 from paramfleet_shared.tables.sparse import SparseShard
@@ -36,8 +37,8 @@ def test_a_row_with_an_accessor_counts_shows_and_clicks() -> None:
 @pytest.mark.slow
 def test_a_tier_takes_what_is_planned(tmp_path: Path) -> None:
     spec = spec_for(dim=16, optimizer="sgd", accessor=None, storage="float32")
-    planned = tier_sizes(spec, rows=ROWS, shards=1)
-    options = TierOptions()
+    planned = tier_sizes(spec, rows=ROWS, owners=1, budget_bytes=64 << 20)
+    options = TierOptions(system=ScratchSystem())
     tier = DiskTier(tmp_path, RowLayout.of(spec), options)
     keys = np.arange(ROWS, dtype=np.uint64)
 
@@ -46,14 +47,16 @@ def test_a_tier_takes_what_is_planned(tmp_path: Path) -> None:
 
     assert (tmp_path / "pages").stat().st_size == planned.pages
     assert (tmp_path / "overflow").stat().st_size < 0.05 * planned.pages
-    assert (tmp_path / "journal").stat().st_size < 1.05 * planned.journal
-    assert planned.log_memory == options.memory_bytes
+    assert (tmp_path / "journal").stat().st_size == 0
+    assert planned.log_memory == 4 << 20
 
 
-def test_shards_have_files_of_their_own() -> None:
+def test_owners_share_the_memory_for_keys_of_the_log() -> None:
     spec = spec_for(dim=16, optimizer="sgd", accessor=None, storage="float32")
 
-    one, four = (tier_sizes(spec, rows=4_000_000, shards=n) for n in (1, 4))
+    one, four = (
+        tier_sizes(spec, rows=4_000_000, owners=n, budget_bytes=64 << 30) for n in (1, 4)
+    )
 
-    assert four.journal == 4 * one.journal
+    assert four.log_memory == 4 * one.log_memory == 512 << 20
     assert four.pages == pytest.approx(one.pages, rel=0.1)

@@ -1,5 +1,6 @@
 """What a plan advises follows from memory, misses and the disk."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -17,7 +18,9 @@ GIB = 1 << 30
 TABLE = Table(ids=2_000_000_000, servers=8, exponent=1.05, memory_bytes=8 * GIB)
 LOAD = Load(workers=4, batch=4096, slots=26, samples_per_s=None, device_reads_per_s=50_000.0)
 SIZES = RowSizes(row=128, index=24, value=64)
-TIER = TierSizes(pages=50 * GIB, log=1, journal=2, log_memory=1 << 27, policy=2)
+TIER = TierSizes(
+    pages=50 * GIB, num_pages=0, log=1, merged_keys=0, log_memory=1 << 27, policy=2
+)
 
 
 def planned(**changes: object) -> Plan:
@@ -61,7 +64,21 @@ def test_reads_are_misses_of_the_samples_that_are_wanted() -> None:
 
     assert plan.misses is not None
     assert plan.misses.reads_per_s == pytest.approx(plan.misses.clock * 10_000 / 8)
+    assert plan.misses.requests_per_s == pytest.approx(3 * plan.misses.clock * 10_000 / 8)
     assert plan.verdict == "tier"
+
+
+def test_rows_of_one_page_that_are_merged_at_once_share_its_requests() -> None:
+    tier = replace(TIER, num_pages=1000, merged_keys=4000)
+
+    plan = plan_table(TABLE, replace(LOAD, samples_per_s=10_000.0), SIZES, tier)
+
+    assert plan.misses is not None
+    assert plan.misses.reads_per_s is not None
+    share = (1 - math.exp(-4)) / 4
+    assert plan.misses.requests_per_s == pytest.approx(
+        plan.misses.reads_per_s * (1 + 2 * share)
+    )
 
 
 def test_more_pservers_are_as_many_as_their_disks_need() -> None:
