@@ -244,7 +244,7 @@ async def test_a_push_that_memory_refuses_goes_on_when_there_is_some(
     every = (ids, np.ones((6000, 1024), np.float32))
 
     free = (1 << 40) // 10 + 5000  # of which a tenth stays free
-    with pytest.raises(TableMemoryError, match="table 'wide': 5,990 more rows x 4,120 bytes"):
+    with pytest.raises(TableMemoryError, match="table 'wide': 5,990 more rows x 4,132 bytes"):
         await ada.push({"rows": part(ids_of(1, 3)), "wide": every}, step=1)
     assert rows_of(table_of(cluster)) == [0, 0]
 

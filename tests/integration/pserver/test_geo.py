@@ -170,11 +170,11 @@ async def test_divided_differences_of_a_lost_reply_count_once(start_servers: Sta
     np.testing.assert_array_equal(await bob.pull("rows", [1]), [[1.5, 1.5]])
 
 
-@pytest.mark.parametrize(("damping", "row_bytes"), [(0.0, 32 + 3 * 16), (0.5, 32 + 3 * 26)])
+@pytest.mark.parametrize(("damping", "row_bytes"), [(0.0, 44 + 3 * 16), (0.5, 44 + 3 * 26)])
 async def test_new_rows_need_memory_for_what_is_kept_of_them_for_each_worker(
     start_servers: Start, damping: float, row_bytes: int
 ) -> None:
-    """A row of two values and its part of the index take 32 bytes."""
+    """A row of two values and its part of the index take 44 bytes."""
     free = 1 << 40
     cluster = await start_servers(
         1, limits=TableLimits(), memory=lambda: Memory(total=1 << 40, free=free)

@@ -270,7 +270,7 @@ async def test_rows_beyond_the_memory_are_refused_by_name(start_servers: Any) ->
     await worker.pull("e", ids[:4000], create=True)
 
     free = (1 << 40) // 10 + 5000  # of which a tenth stays free
-    with pytest.raises(TableMemoryError, match=r"table 'e': [\d,]+ more rows x 4,120 bytes"):
+    with pytest.raises(TableMemoryError, match=r"table 'e': [\d,]+ more rows x 4,132 bytes"):
         await pull_ever_more(worker)
     await worker.push({"e": (ids[:4000], np.ones((4000, 1024), np.float32))}, step=0)
     free = 1 << 40

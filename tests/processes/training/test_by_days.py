@@ -87,9 +87,9 @@ def test_a_job_that_is_ended_while_it_waits_keeps_what_it_trained(
         lambda s: all((w["by_days"] or {}).get("waits_for") for w in s["workers"])
     )
     assert waiting["workers"][0]["by_days"]["state"] == "waiting for data"
-    told = admin.wait(lambda s: all(w["lag_reason"] for w in s["workers"]))
     file = folder / "data/20260102/1200/done"
-    assert {w["lag_reason"] for w in told["workers"]} == {f"waits for data: {file}"}
+    reason = f"waits for data: {file}"  # when that has taken most of the time of late
+    admin.wait(lambda s: all(w["lag_reason"] == reason for w in s["workers"]))
     assert not (folder / "saved/20260102/1").exists()
 
     assert admin.post("pause")[0] == 200
