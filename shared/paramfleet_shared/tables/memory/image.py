@@ -235,7 +235,11 @@ class ShardImage:
             self._growth.check(more)
         except TableMemoryError as error:
             self.error = error
-            self._ids, self._floats = self._ids[:0].copy(), self._floats[:0].copy()
+            self._drop_kept()
             return False
         self._num_granted += more
         return True
+
+    def _drop_kept(self) -> None:
+        """Give the memory of rows back that were put aside: nobody reads them any more."""
+        self._ids, self._floats = self._ids[:0].copy(), self._floats[:0].copy()

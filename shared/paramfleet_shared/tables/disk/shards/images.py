@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
-from paramfleet_shared.errors.tables import TableMemoryError
 from paramfleet_shared.tables.disk.errors import TierChangedError
 from paramfleet_shared.tables.disk.pages.rebuilding import Hold
 from paramfleet_shared.tables.disk.parts import PAGE_PLACES
 from paramfleet_shared.tables.disk.tier import DiskTier
-from paramfleet_shared.tables.memory.image import GRANTED_BYTES, IndexCounts, ShardImage
+from paramfleet_shared.tables.memory.image import IndexCounts, ShardImage
 from paramfleet_shared.tables.memory.slot_index import Growth, SlotIndex
 
 __all__ = ["Source", "TieredImage", "TieredPages"]
@@ -209,18 +209,10 @@ class TieredImage(ShardImage):
         same: NDArray[np.bool_] = self._known[at] == keys
         return same
 
-    def _make_room(self, num: int) -> bool:
-        more = max(num - self._num_granted, GRANTED_BYTES // (8 + 4 * self._width))
-        if num <= self._num_granted or self._growth is None:
-            return True
-        try:
-            self._growth.check(more)
-        except TableMemoryError as error:
-            self.error = error
-            self._rows = self._rows[:0].copy()
-            return False
-        self._num_granted += more
-        return True
+    @override
+    def _drop_kept(self) -> None:
+        super()._drop_kept()
+        self._rows = self._rows[:0].copy()
 
     def _grow(self, num: int) -> None:
         if num > len(self._rows):
