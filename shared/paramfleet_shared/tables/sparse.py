@@ -192,6 +192,11 @@ class SparseShard:
         return 1
 
     @property
+    def image_work(self) -> int:
+        """Return how many rows to find cost about as much as an image or a scan to begin."""
+        return self.num_slots - self.num_taken  # free places are copied
+
+    @property
     def num_taken(self) -> int:
         """Return how many places new rows can't have: a row's, or removed and not released."""
         return self._index.num_taken

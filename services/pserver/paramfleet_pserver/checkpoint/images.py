@@ -157,7 +157,7 @@ class SparseImage:
             self._images[index] = block.rows.image(**self._marks._asdict())
 
         return [
-            Job(block.owner, 0, partial(take, index, block))
+            Job(block.owner, block.rows.image_work, partial(take, index, block))
             for index, block in enumerate(self._blocks)
         ]
 

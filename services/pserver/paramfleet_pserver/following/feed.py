@@ -176,7 +176,12 @@ class Feed:
 
     async def begin(self) -> None:
         """Note what changes from now on."""
-        await self._owners.run([Job(each.block.owner, 0, each.begin) for each in self._feeds])
+        await self._owners.run(
+            [
+                Job(each.block.owner, each.block.rows.image_work, each.begin)
+                for each in self._feeds
+            ]
+        )
 
     async def end(self) -> None:
         """Note nothing any more."""

@@ -78,8 +78,8 @@ class SparseImage:
 
         jobs = []
         for index, block in enumerate(self._blocks):
-            num_free = block.rows.num_slots - block.rows.num_taken  # their places are copied
-            jobs.append(Job(block.owner, block.work(num_free), partial(take, index, block)))
+            work = block.rows.image_work
+            jobs.append(Job(block.owner, work, partial(take, index, block)))
         return jobs
 
     def end_jobs(self) -> list[Job]:

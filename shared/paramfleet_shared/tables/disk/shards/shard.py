@@ -100,6 +100,11 @@ class TieredShard(SparseShard):
     def work_factor(self) -> int:
         return 1 if self._mover.tier is None else 64
 
+    @property
+    @override
+    def image_work(self) -> int:
+        return self._index.num_rows  # their keys are sorted
+
     def tier_stats(self) -> TierStats | None:
         """Return what the tier says of itself; None where there is none as yet."""
         tier = self._mover.tier
