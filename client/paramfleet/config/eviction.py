@@ -59,8 +59,8 @@ _OF_TABLE: dict[str, Key] = {
         choices=("recency", "frequency"),
         meaning="Which rows go for `max_rows` where there is no accessor: with `recency` those "
         "that were not pushed for the longest time, with `frequency` those that were pushed "
-        "least often, where pushes fade. Unset it is `frequency`, but `recency` with "
-        "`unseen_steps` or `unseen_hours`, which need the last push.",
+        "least often, where pushes fade. Unset it is `recency`, which `unseen_steps` and "
+        "`unseen_hours` need.",
     ),
     "half_life": Key(
         kind=int,
@@ -127,7 +127,7 @@ class Eviction:
     @property
     def fades_by(self) -> float:
         """Return the half-life of pushes in steps, 0 if the last one alone is kept."""
-        if self.value == "recency" or self.unseen_steps or self.unseen_hours:
+        if self.value != "frequency":
             return 0.0
         if not (self.max_rows or self.max_bytes):
             return 0.0

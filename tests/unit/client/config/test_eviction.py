@@ -64,8 +64,12 @@ def test_what_makes_no_sense_is_named(configs: Any, match: str) -> None:
         ({"unseen_steps": 7}, 0.0),
         ({"max_rows": 99, "unseen_hours": 7}, 0.0),
         ({"max_rows": 99, "value": "recency"}, 0.0),
-        ({"max_rows": 99}, 10_000.0),
-        ({"max_bytes": 99, "every_steps": 50, "headroom": 0.2}, 250.0),
+        ({"max_rows": 99}, 0.0),
+        ({"max_rows": 99, "value": "frequency"}, 10_000.0),
+        (
+            {"max_bytes": 99, "every_steps": 50, "headroom": 0.2, "value": "frequency"},
+            250.0,
+        ),
         ({"max_rows": 99, "every_steps": 0, "half_life": 30, "value": "frequency"}, 30.0),
     ],
 )

@@ -95,7 +95,7 @@ def test_a_full_table_is_looked_at_before_its_time() -> None:
 
 @pytest.mark.parametrize(
     ("value", "stay"),
-    [("recency", [3, 4]), ("frequency", [1, 4]), (None, [1, 4])],
+    [("recency", [3, 4]), ("frequency", [1, 4]), (None, [3, 4])],
 )
 def test_a_full_table_keeps_what_was_used_last_or_most(value: Any, stay: list[int]) -> None:
     configs = {"max_rows": 4, "headroom": 0.5, "every_steps": 0, "value": value}
