@@ -164,14 +164,15 @@ class TableReader:
         table, block = self.block_of(fields)
         ids = array_of(message, "ids", "int64", (None,))
         had_none = (table.spec.name, fields.integer("block")) in self._without_places
-        if had_none or not block.rows.has_places:
+        makes = had_none or not block.rows.has_places
+        if makes:
             _check_shards(table, block, ids)
         elif (block.rows.find(ids) < 0).any():
             raise MalformedMessageError(where="rows", rule="have an id without a place")
         width = block.rows.layout.states.pitch
         values = array_of(message, "values", "float32", (len(ids), block.rows.spec.dim))
         states = array_of(message, "states", "float32", (len(ids), width))
-        if had_none or not block.rows.has_places:
+        if makes:
             if len(block.rows.load(ids, values, states)):
                 raise MalformedMessageError(where="rows", rule="have an id twice")
             return

@@ -346,7 +346,7 @@ class RowMover:
             return ids.copy(), rows.copy()
         tier = self.tier
         keys, cold = tier.parts.at_places(start - first, stop - first, tier.read)
-        is_cold = self._memory.index.find(keys.view(np.int64), create=False) < 0
+        is_cold = index.find(keys.view(np.int64), create=False) < 0
         return (
             np.concatenate([ids, keys[is_cold].view(np.int64)]),
             np.concatenate([rows, cold[is_cold].view(np.float32)]),

@@ -34,8 +34,6 @@ _AGES_AFTER = 10
 _LEAST_WIDTH = 1 << 12
 """Of the sketch."""
 
-_NOWHERE, _IN_WINDOW = 0, 1
-
 
 class Residency:
     """The rows in memory, by slot. One thread uses it.
@@ -45,8 +43,7 @@ class Residency:
     """
 
     def __init__(self, max_slots: int) -> None:
-        self._where = reserve(max_slots, np.uint8)
-        """``_IN_WINDOW``, or neither there nor among the main rows, or those. [S]"""
+        self._is_in_window = reserve(max_slots, np.bool_)
         self._is_main = reserve(max_slots, np.uint8)
         self._was_used = reserve(max_slots, np.uint8)
         """Which main rows were used since the hand came by last. [S]"""
@@ -72,7 +69,7 @@ class Residency:
         """Note rows that came: int64 [n], each once, of slots that had none."""
         if not slots.size:
             return
-        self._where[slots] = _IN_WINDOW
+        self._is_in_window[slots] = True
         first, self._num_entered = self._num_entered, self._num_entered + slots.size
         self._entries[slots] = np.arange(first, self._num_entered)
         self._window.append((slots, first))
@@ -81,9 +78,9 @@ class Residency:
 
     def drop(self, slots: NDArray[np.int64]) -> None:
         """Note rows that are there no more: int64 [n], each once."""
-        self.num_window -= int((self._where[slots] == _IN_WINDOW).sum())
+        self.num_window -= int(self._is_in_window[slots].sum())
         self.num_main -= int(self._is_main[slots].sum())
-        self._where[slots] = _NOWHERE
+        self._is_in_window[slots] = False
         self._is_main[slots] = 0
 
     def touch(self, keys: NDArray[np.uint64], slots: NDArray[np.int64]) -> None:
@@ -117,7 +114,7 @@ class Residency:
         free = max(0, most_main - self.num_main)
         candidates = self._oldest(num + free)
         self.num_window -= candidates.size
-        self._where[candidates] = _NOWHERE
+        self._is_in_window[candidates] = False
         promoted, rest = candidates[:free], self._kept_first(candidates[free:])
         self._make_main(promoted)
         victims = self._victims(min(num, self.num_main))
@@ -140,7 +137,7 @@ class Residency:
         while num and self._window:
             slots, first = self._window.popleft()
             numbers = first + np.arange(slots.size)
-            is_there = (self._where[slots] == _IN_WINDOW) & (self._entries[slots] == numbers)
+            is_there = self._is_in_window[slots] & (self._entries[slots] == numbers)
             at = np.flatnonzero(is_there)
             if at.size > num:
                 rest = int(at[num])
@@ -162,7 +159,7 @@ class Residency:
         self._was_used[slots] = 0
         if self._kept is not None:
             self._was_used[self._kept] = 1  # no hand takes them in its first turn
-        self._where[slots] = _NOWHERE
+        self._is_in_window[slots] = False
         self.num_main += slots.size
 
     def _victims(self, num: int) -> NDArray[np.int64]:
