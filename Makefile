@@ -23,7 +23,7 @@ EXAMPLE = examples/wide_and_deep/train.py
 # (before 4.4 `make -C` does nevertheless, without -s).
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help install demo online census test check lint unit docs bench bench-paddle bench-localsgd compose-test clean
+.PHONY: help install demo online census test check lint unit docs screenshots dist bench bench-paddle bench-localsgd compose-test clean
 
 help:
 	@echo 'make install                 make $(VENV) and install paramfleet with its examples'
@@ -35,7 +35,8 @@ help:
 	@echo 'make census DATA_DIR=FOLDER  the same on the census, read from FOLDER'
 	@echo 'make test                    every test, with branch coverage'
 	@echo 'make check                   format, lint, types, layers and unit tests; under 3 minutes'
-	@echo 'make docs                    write the generated pages of docs/'
+	@echo 'make docs                    write the generated pages, and the site to build/site'
+	@echo 'make dist                    a wheel and a source distribution in dist/'
 	@echo 'make bench                   every benchmark, in ten minutes; the last line is JSON'
 	@echo '     ONLY=transport,path QUICK=1'
 	@echo 'make bench-paddle            the same work on Paddle 3.0.0, in its own .venv-paddle'
@@ -64,27 +65,43 @@ census: DATA = census
 census: demo
 
 test:
-	@sh scripts/install.sh test
+	@sh scripts/install.sh test docs
 	@sh scripts/test_tools.sh
 	@$(BIN)/python scripts/run_tests.py
 
 check: lint unit
 
 lint:
-	@sh scripts/install.sh test lint
+	@sh scripts/install.sh test lint docs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy $(CODE)
 	$(BIN)/lint-imports
+	$(BIN)/codespell
 
 unit:
-	@sh scripts/install.sh test
+	@sh scripts/install.sh test docs
 	$(BIN)/python -m pytest -q --numprocesses=auto --maxprocesses=4 --dist=loadfile \
 		-m 'not slow_machine' tests/unit tests/architecture
 
 docs:
-	@sh scripts/install.sh
+	@sh scripts/install.sh docs
 	$(BIN)/python scripts/configuration_page.py
+	$(BIN)/python scripts/api_page.py
+	$(BIN)/python scripts/cli_page.py
+	$(BIN)/mkdocs build --strict
+
+dist:
+	@sh scripts/install.sh dist
+	@rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
+
+# Pictures of the dashboard for docs/images, by a browser, of a job made for it.
+screenshots:
+	@sh scripts/install.sh
+	DASHBOARD_SCREENSHOTS=docs/images $(BIN)/python -m pytest -q -n 0 \
+		tests/processes/training/test_dashboard.py -k straggler_and_pauses
 
 bench:
 	@sh scripts/install.sh benchmark

@@ -163,7 +163,9 @@ class _Work:
     def _known(self) -> float:
         shard = self.tiered[KNOWN]
         begun = time.perf_counter()
-        shard.prefetch(np.unique(np.concatenate([batch.ids for batch in self.batches])))
+        ids = np.unique(np.concatenate([batch.ids for batch in self.batches]))
+        while ids.size:
+            ids = ids[shard.fetch(ids).taken :]
         before = time.perf_counter() - begun
         seconds = self._steps(KNOWN)
         self.alone.append(_median_rate(seconds))

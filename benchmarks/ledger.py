@@ -36,13 +36,16 @@ Victim = Literal["job", "worker", "exporter", "server"]
 
 VICTIMS: tuple[Victim, ...] = ("job", "worker", "exporter", "server")
 WITHIN_S = 120.0
+LAST_SAMPLES = 500
+"""Of each pass that is left once all were killed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
     """What is trained, and who is killed."""
 
-    days: int = 12
+    days: int = 28
+    """At most: as many passes are written as are trained until the last one is killed."""
     samples: int = 8000
     """Of a pass; a day has two."""
     mode: str = "async"
@@ -85,6 +88,8 @@ class Run:
         self._plan = plan
         self._folder = folder
         self._found = Found()
+        self._passes = [(day, number) for day in range(1, plan.days + 1) for number in (0, 1)]
+        """Those whose data isn't there yet."""
         token, entry = new_token("admin", "ledger")
         tokens = folder / "tokens"
         tokens.write_text(entry.to_line(), encoding="ascii")
@@ -108,15 +113,14 @@ class Run:
         """
         plan, model = self._plan, self._folder / "model"
         write_model(model, days=plan.days, mode=plan.mode)
-        passes = [(day, number) for day in range(1, plan.days + 1) for number in (0, 1)]
-        for day, number in passes[:-1]:
-            write_pass(model, day, number, samples=plan.samples)
+        self._give_pass(samples=plan.samples)
         self._ledger.start()
         try:
             self._start()
             for victim in plan.kills:
                 self._kill(victim)
-            write_pass(model, *passes[-1], samples=plan.samples)
+            while self._passes:
+                self._give_pass(samples=LAST_SAMPLES)
             self._programs.wait(self._programs.job.ended, within_s=WITHIN_S, what="the end")
             self._compare_end()
         finally:
@@ -136,12 +140,25 @@ class Run:
         programs.server.start()
         self._asker.start()
 
+    def _give_pass(self, *, samples: int) -> None:
+        """Write the data of the next pass."""
+        write_pass(self._folder / "model", *self._passes.pop(0), samples=samples)
+
+    def _keep_busy(self) -> None:
+        """Write the next pass once the training has no more than one left."""
+        done = self._folder / "model/saved/donefile.txt"
+        num_saved = len(done.read_text().splitlines()) if done.exists() else 0
+        num_given = 2 * self._plan.days - len(self._passes)
+        if num_given - num_saved < 2 and len(self._passes) > 1:  # the last one ends the job
+            self._give_pass(samples=self._plan.samples)
+
     def _kill(self, victim: Victim) -> None:
         """Kill one in the middle of its work, and start it again by the same command."""
         ledger, mark = self._ledger, len(self._ledger.entries)
         saved = self._folder / "model/saved/donefile.txt"
 
         def have_come() -> bool:
+            self._keep_busy()
             new = [each for each in ledger.entries[mark:] if len(each.ids.get("words", ()))]
             if victim not in {"job", "worker"}:
                 return len(new) >= self._plan.changes
@@ -261,7 +278,7 @@ def measure(plan: Plan, folder: Path) -> Found:
 def main() -> None:
     """Kill at random, and print the result."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--days", type=int, default=12)
+    parser.add_argument("--days", type=int, default=28, help="at most")
     parser.add_argument("--samples", type=int, default=20_000, help="of a pass")
     parser.add_argument("--kills", type=int, default=12)
     parser.add_argument("--mode", choices=("sync", "async", "geo"), default="async")

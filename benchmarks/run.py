@@ -59,6 +59,7 @@ ALONE = (
     "quality",
     "serving",
     "soak",
+    "start",
     "word2vec_quality",
 )
 """What is run by itself; its results are shown with the others' where there are any."""

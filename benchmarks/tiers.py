@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from device import bare_s, fio, has_fio, random_reads
 from harness import QUICK_BUDGET_S, Suite, markdown_table, suite_of, with_machine, write_json
+from paramfleet_shared.tables.disk.access.system import ScratchSystem
 from paramfleet_shared.tables.disk.access.transfers import DEPTH, Engine, Transfers
 from paramfleet_shared.tables.disk.tier import DiskTier, TierOptions
 from paramfleet_shared.tables.disk.warming import warm_disk
@@ -47,7 +48,8 @@ METHOD = (
     f"reads' are {READS:,} keys in any order: rows a second, pages being read across gaps, "
     "over the device's reads a second. 'logged' puts as many rows as are merged "
     f"afterwards, {PUT_ROWS:,} at once, and syncs; 'merged' brings them into the pages. The "
-    "pass reads all rows page by page; 'a tenth changed' writes all of its pages back. 'disk "
+    "pass reads all rows page by page; 'a tenth changed' writes all of its pages back, 'half "
+    "changed' does on a tier as pservers have it, whose pages are written once. 'disk "
     "MB/s' is what must be read or written at least: each page once, each way. The host of a "
     "virtual disk may cache. All may use all cores."
 )
@@ -67,6 +69,11 @@ class _Work:
         self.load_s = time.perf_counter() - begun
         self.tier.close()
         self.tier = DiskTier(folder / "tier", LAYOUT, TierOptions(engine=engine))
+        scratch = TierOptions(engine=engine, system=ScratchSystem())
+        self.scratch = DiskTier(folder / "scratch", LAYOUT, scratch)
+        """As the shards of pservers have it: no page is written twice."""
+        for keys, rows in self.tier.iterate():
+            self.scratch.write_back(keys, rows)
         self._transfers = Transfers(engine)
         self._merged = min(num_rows // 4, 1_000_000)
 
@@ -88,6 +95,7 @@ class _Work:
             "pass, disk MB/s": self._passing,
             "device, sequential write, MB/s": self._device_writing,
             "pass, a tenth changed, disk MB/s": self._sweeping,
+            "scratch pass, half changed, disk MB/s": self._sweeping_scratch,
             "logged, rows/s": self._logging,
             "merged, rows/s": self._merging,
         }
@@ -143,6 +151,14 @@ class _Work:
         assert changed
         return 2 * self._pages_bytes / seconds / 1e6
 
+    def _sweeping_scratch(self) -> float:
+        begun = time.perf_counter()
+        changed = self.scratch.sweep(lambda keys, _rows: keys % np.uint64(2) == 0)
+        seconds = time.perf_counter() - begun
+        assert changed
+        stats = self.scratch.stats()
+        return 2 * stats.pages * stats.page_bytes / seconds / 1e6
+
     def _logging(self) -> float:
         keys = _keys(self._rng.choice(self._num, self._merged, replace=False))
         rows = _rows(keys)
@@ -182,11 +198,13 @@ def measure(
         rounds.run(cases)
         stats = work.tier.stats()
         work.tier.close()
+        work.scratch.close()
     device, reading, writing = (name for name in cases if name.startswith("device"))
     limits = {
         "cold reads, rows/s": device,
         "pass, disk MB/s": reading,
         "pass, a tenth changed, disk MB/s": writing,
+        "scratch pass, half changed, disk MB/s": writing,
     }
     suite = suite_of(
         "tiers",
@@ -194,6 +212,9 @@ def measure(
         headlines={
             "cold_reads_vs_device": rounds.headline("cold reads, rows/s", device),
             "pass_vs_sequential": rounds.headline("pass, disk MB/s", reading),
+            "changing_pass_vs_sequential": rounds.headline(
+                "scratch pass, half changed, disk MB/s", writing
+            ),
             "logged_rows_per_s": rounds.rate_headline("logged, rows/s"),
             "merged_rows_per_s": rounds.rate_headline("merged, rows/s"),
         },

@@ -9,9 +9,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from paramfleet.config.checkpoint_plan import CHECKPOINT_KEYS
 from paramfleet.config.eviction import EVICTION_KEYS
 from paramfleet.config.features import CLASHES, FAMILY, FEATURES, SETTINGS
+from paramfleet.config.plans.checkpoints import CHECKPOINT_KEYS
+from paramfleet.config.plans.guards import GUARD_KEYS
 from paramfleet.config.settings import WorkerSettings
 from paramfleet.config.strategy import DistributedStrategy, TrainingMode
 from paramfleet.data.settings import DatasetSettings
@@ -89,10 +90,19 @@ strategy.checkpoint_configs = {"every_s": 600, "keep": 3, "dirname": "checkpoint
 """
 
 EVICTIONS = """\
-Rows that go, in sync and async and in one process alone ([the life of a row](tables.md)):
+Rows that go, in every mode but LocalSGD, and in one process ([the life of a row](tables.md)):
 
 ```python
 strategy.eviction_configs = {"max_rows": 10_000_000, "tables": {"users": {"unseen_hours": 720}}}
+```
+"""
+
+GUARDS = """\
+Steps whose loss or gradient is out of range, in every mode, collective mode too, and in one
+process alone ([guards](quality.md#guards)). Without a key nothing is looked at:
+
+```python
+strategy.guard_configs = {"action": "skip", "loss_max": 20.0, "grad_norm_times": 50.0}
 ```
 """
 
@@ -244,7 +254,7 @@ def _settings(options: Iterable[Option], section: str, shared: Sequence[str]) ->
 
 _NO_KEYS = {
     "name", "chosen_by", "apart", "checkpoints", "sync_batch_norm", "on_worker_loss",
-    "eviction", "accessors",
+    "eviction", "accessors", "guard",
 }  # fmt: skip
 """What a mode has that is no key of ``a_sync_configs``."""
 
@@ -262,6 +272,9 @@ def _strategy() -> str:
     evicting = [
         (f"`{name}`", _shown(key.default), key.meaning) for name, key in EVICTION_KEYS.items()
     ]
+    guarding = [
+        (f"`{name}`", _shown(key.default), key.meaning) for name, key in GUARD_KEYS.items()
+    ]
     return "\n".join(
         [
             _table(("key of `a_sync_configs`", "default", "meaning"), rows),
@@ -269,6 +282,8 @@ def _strategy() -> str:
             _table(("key of `checkpoint_configs`", "default", "meaning"), periodic),
             EVICTIONS,
             _table(("key of `eviction_configs`", "default", "meaning"), evicting),
+            GUARDS,
+            _table(("key of `guard_configs`", "default", "meaning"), guarding),
         ]
     )
 

@@ -97,7 +97,7 @@ install_project() {
 
 compile_kernels() {
     say "install: compiling the table kernels"
-    "$PY" -m paramfleet_shared.tables.warm >&2
+    "$PY" -m paramfleet_shared.tables.warm all >&2
 }
 
 # A peer of the benchmarks, for the pinned torch. Its requirements name builds of torch of its

@@ -151,7 +151,7 @@ class Programs:
         self, folder: Path, *, job: str, tokens: Path, every_s: float, base_changes: int
     ) -> None:
         yaml, stream = folder / "model" / "config.yaml", folder / "stream"
-        launch = ["launch", "--server_num=2", "--worker_num=2", f"--job={job}"]
+        launch = ["launch", "--verbose", "--server_num=2", "--worker_num=2", f"--job={job}"]
         launch += [f"--log-dir={folder / 'log'}", "-m", str(yaml)]
         follow = ["delta", "follow", str(stream), f"--job={job}", "--stay", "--keep=1000"]
         follow += [f"--every={every_s}", f"--dense-every={2 * every_s}"]

@@ -28,6 +28,7 @@ import torch._dynamo  # noqa: F401 - for the forks: the first optimizer imports 
 import paramfleet  # noqa: F401 - for the forks
 import paramfleet_pserver.__main__  # noqa: F401 - for the forks
 from paramfleet_shared.system.processes.tether import tie
+from paramfleet_shared.tables.warm import chosen
 from paramfleet_shared.tables.warm import main as warm
 
 __all__: list[str] = []
@@ -87,7 +88,7 @@ def main() -> None:
     """Fork what is asked for, until the input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.redirect_stdout(sys.stderr):
-        warm()
+        warm(chosen(["all"]))
     gc.freeze()
     pids = []
     print(json.dumps(os.getpid()), flush=True)

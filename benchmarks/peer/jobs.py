@@ -17,6 +17,7 @@ from paramfleet_shared.net.secret import new_secret
 from paramfleet_shared.settings.config import read_environment
 from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.system.processes.keeping import tied
+from paramfleet_shared.tables.kernels.basics.parts import ALL_PARTS
 from paramfleet_shared.tables.kernels.basics.readiness import is_cold
 from paramfleet_worker.core.environment import runtime_environment
 from peer.children import Child, start_child
@@ -49,9 +50,9 @@ def compile_kernels() -> None:
     Raises:
         CalledProcessError: if that fails.
     """
-    if not is_cold():
+    if not any(map(is_cold, ALL_PARTS)):
         return
-    command = [sys.executable, "-m", "paramfleet_shared.tables.warm"]
+    command = [sys.executable, "-m", "paramfleet_shared.tables.warm", "all"]
     nothing = subprocess.DEVNULL
     subprocess.run(tied(command), check=True, stdout=nothing, stderr=nothing)
 

@@ -15,6 +15,7 @@ A name is loaded when it is first used: a reader of a ``pipe_command`` runs once
 one that takes its generator from here does without torch.
 """
 
+import gc
 import importlib
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
         metrics,
         newest_checkpoint,
         prefetch,
+        prefetch_rows,
         register_for_checkpointing,
         remove_rows,
         report,
@@ -102,6 +104,7 @@ __all__ = [  # noqa: RUF022 - grouped as a user needs them
     "distributed_model",
     "distributed_optimizer",
     "prefetch",
+    "prefetch_rows",
     "device_pass",
     "PSGPU",
     "remove_rows",
@@ -144,6 +147,16 @@ _READERS = ("MultiSlotDataGenerator", "MultiSlotStringDataGenerator")
 
 if not TYPE_CHECKING:  # a type checker knows the names, and which there aren't
 
+    def _imported(name: str) -> Any:
+        """Import one of our modules without a collection, which would look at all of torch."""
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            return importlib.import_module(f"{__name__}.{name}")
+        finally:
+            if was_enabled:
+                gc.enable()
+
     def __getattr__(name: str) -> Any:
         """Load what is asked for, once.
 
@@ -154,9 +167,9 @@ if not TYPE_CHECKING:  # a type checker knows the names, and which there aren't
             message = f"module {__name__!r} has no attribute {name!r}"
             raise AttributeError(message)
         if name in _MODULES:
-            return importlib.import_module(f"{__name__}.{_MODULES[name]}")
+            return _imported(_MODULES[name])
         module = "data.generator" if name in _READERS else "api.public"
-        found = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+        found = getattr(_imported(module), name)
         globals()[name] = found
         return found
 

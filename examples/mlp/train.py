@@ -142,6 +142,7 @@ def main(mode: str, steps: int, batch_size: int, k_steps: int, lr: float, seed: 
         loss = criterion(model(numbers, groups), classes)
         optimizer.minimize(loss)
         losses.append(loss.item())
+        fleet.report(loss=losses[-1], examples=len(classes), total_steps=steps)
         if (step + 1) % 100 == 0:
             print(f"step {step + 1} loss {losses[-1]:.4f}", flush=True)
     seconds = time.perf_counter() - started

@@ -115,7 +115,7 @@ def train(settings: Settings) -> Result:
             num_taken += 1
             loss = criterion(logits_of(model, batch), batch.labels)
             optimizer.minimize(loss)
-            fleet.report(loss=loss.item(), examples=len(batch.labels))
+            fleet.report(loss=loss.item(), examples=len(batch.labels), total_steps=num_steps)
     fleet.finish_training()
     seconds = time.perf_counter() - started
 

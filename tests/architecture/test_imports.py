@@ -13,11 +13,14 @@ OF_TRAINING = {"torch", "pandas", "fsspec", "rich", "tensorboard", "ray"}
 """What no process needs that only serves."""
 
 MOST = {
-    "paramfleet_pserver.__main__": 366,
+    "paramfleet_pserver.__main__": 369,
     "paramfleet_coordinator.__main__": 160,
     "paramfleet_serving.__main__": 150,
 }
 """Modules of ours that a process may import. A new one costs half a millisecond."""
+
+MOST_OF_CLIENT = 385
+"""As many in a script, before it joins a job."""
 
 
 def imported_by(module: str) -> list[str]:
@@ -44,6 +47,19 @@ def test_the_command_line_imports_what_a_command_needs_when_it_runs() -> None:
     roots = {name.partition(".")[0] for name in imported_by("paramfleet_worker.__main__")}
 
     assert not roots & (OF_TRAINING | {"numba", "numpy", "aiohttp"})
+
+
+def test_the_client_adds_little_to_torch_until_it_joins_a_job() -> None:
+    with_torch = set(imported_by("torch"))
+    found = {
+        each for each in imported_by("torch, paramfleet.api.public") if each not in with_torch
+    }
+    roots = [name.partition(".")[0] for name in found]
+
+    assert not set(roots) & {"aiohttp", "cryptography", "pandas", "ray", "redis", "rich"}
+    assert not found & {"torch._dynamo", "paramfleet.session.backends.pservers"}
+    ours = [name for name in roots if name.startswith("paramfleet")]
+    assert 50 < len(ours) <= MOST_OF_CLIENT, len(ours)
 
 
 def test_the_client_is_imported_when_it_is_used() -> None:

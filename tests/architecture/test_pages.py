@@ -21,6 +21,7 @@ PAGES = sorted([*CHECKOUT.glob("*.md"), *CHECKOUT.glob("docs/**/*.md")])
 README = CHECKOUT / "README.md"
 MIGRATION = CHECKOUT / "docs" / "migrating-from-paddle.md"
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+DIFF_BLOCK = re.compile(r"^```diff\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 YAML_BLOCK = re.compile(r"^```yaml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MODULE = re.compile(r"`([\w./-]+/[\w-]+\.py)`")
 LINK = re.compile(r"\[[^\]]*\]\(([^)#:]+)(?:#[^)]*)?\)")
@@ -85,20 +86,16 @@ def test_a_link_leads_to_a_file(page: Path) -> None:
     assert not missing
 
 
-@pytest.mark.forked
-@pytest.mark.slow
-@pytest.mark.processes
-def test_the_program_in_the_readme_trains_in_one_process(tmp_path: Path) -> None:
-    program = tmp_path / "train.py"
-    program.write_text(blocks(README)[0], encoding="utf-8")
+def test_the_lines_in_the_readme_are_those_of_a_program_that_tests_run() -> None:
+    (change,) = DIFF_BLOCK.findall(README.read_text(encoding="utf-8"))
+    program = blocks(CHECKOUT / "docs" / "tutorials" / "first-job.md")[0].splitlines()
 
-    ended = subprocess.run(
-        tied([sys.executable, str(program)]), capture_output=True, text=True, check=False
-    )
+    lines = [
+        line for line in change.splitlines() if line != " ..." and not line.startswith("-")
+    ]
 
-    assert ended.returncode == 0, ended.stderr
-    losses = [float(line) for line in ended.stdout.split()]
-    assert losses[-1] < losses[0] - 0.1
+    assert [line for line in lines if line[1:] not in program] == []
+    assert sum(line.startswith("+") for line in lines) < 14
 
 
 def test_every_dependency_has_its_reason() -> None:
@@ -127,6 +124,28 @@ def test_the_python_of_the_collective_page_runs(tmp_path: Path) -> None:
     )
 
     assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.forked
+@pytest.mark.slow
+@pytest.mark.processes
+def test_the_program_of_the_page_on_saving_loads_what_it_saves(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(blocks(CHECKOUT / "docs" / "saving.md")[0], encoding="utf-8")
+
+    said = [
+        subprocess.run(
+            tied([sys.executable, str(program), *words]),
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for words in ([], ["--score"])
+    ]
+
+    assert said[0].startswith("auc 0.")
+    assert said[0] == said[1]
 
 
 @pytest.mark.forked

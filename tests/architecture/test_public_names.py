@@ -30,6 +30,7 @@ TRAINING = [
     "distributed_model",
     "distributed_optimizer",
     "prefetch",
+    "prefetch_rows",
     "device_pass",
     "PSGPU",
     "remove_rows",

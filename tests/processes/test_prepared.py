@@ -25,8 +25,9 @@ SAYS = """
 import atexit, json, os, signal, sys, threading, time, warnings
 print(json.dumps({
     "argv": sys.argv, "path": sys.path, "file": __file__, "name": __name__,
-    "main": sys.modules["__main__"].__file__, "cwd": os.getcwd(),
+    "main_file": sys.modules["__main__"].__file__, "cwd": os.getcwd(),
     "environment": dict(os.environ),
+    "main": sorted(vars(sys.modules["__main__"])), "words": sys.orig_argv[-2:],
     "handlers": [str(signal.getsignal(n)).split(" at ")[0] for n in (2, 13, 15, 17)],
     "streams": [sys.stdin.isatty(), sys.stdout.encoding, sys.stderr.errors,
                 sys.stdout.line_buffering, sys.stderr.line_buffering, sys.stdout.write_through],
@@ -112,6 +113,37 @@ def test_a_fork_is_a_child_whose_command_line_is_that_of_its_program(tmp_path: P
 
     assert [was_prepared for _, was_prepared in said] == ["True", "True"]
     assert said[0][0] != said[1][0], "the same random number"
+
+
+def test_a_file_that_a_script_leaves_open_is_whole(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import mine\n")
+    (tmp_path / "mine.py").write_text("left = open('left.txt', 'w')\nleft.write('all')\n")
+
+    assert run([sys.executable], tmp_path, "script.py").returncode == 0
+
+    assert (tmp_path / "left.txt").read_text() == "all"
+
+
+def test_a_script_beside_a_module_that_is_imported_is_run_by_a_new_interpreter(
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import sys\nprint('torch' in sys.modules)\nimport sympy\n")
+    (tmp_path / "sympy.py").write_text("print('mine')\n")
+    (tmp_path / "torch").mkdir()  # without a module, it is nothing that is imported
+
+    assert run([sys.executable], tmp_path, "script.py").stdout == "False\nmine\n"
+
+    (tmp_path / "sympy.py").unlink()
+    assert run([sys.executable], tmp_path, "script.py").stdout == "True\n"
+
+
+def test_a_script_that_is_not_there_is_named_as_by_an_interpreter(tmp_path: Path) -> None:
+    forked = run([sys.executable], tmp_path, "script.py")
+    new = run(NEW, tmp_path, "script.py")
+
+    assert (forked.returncode, forked.stderr) == (new.returncode, new.stderr)
 
 
 @pytest.mark.forked(False)

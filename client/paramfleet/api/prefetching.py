@@ -9,16 +9,20 @@ The loader stays in the training thread.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from paramfleet.api.loader_states import ReadAhead
-from paramfleet.nn.embedding import IdError
+from paramfleet.api.removing import checked_ids, table_name
+from paramfleet.nn.embedding import IdError, SparseModule
 from paramfleet.nn.watching import BatchLookups, IdsOfBatch, PrefetchError
 from paramfleet.session.session import Session
-from paramfleet.training.modes.ahead import Ahead, Loop, Wanted
+from paramfleet.training.modes.prefetching.ahead import Ahead, Loop, Wanted
+from paramfleet.training.modes.prefetching.disk_rows import PrefetchedRows
 from paramfleet_shared.tables.rows.batch import RowIds
 
 __all__ = ["PrefetchError", "Prefetcher", "Prefetching"]
@@ -107,6 +111,18 @@ class Prefetcher(ReadAhead[B]):
             coming.append((batch, state))
         return bool(coming)
 
+    def looked_up(self, batch: B) -> list[Wanted] | None:
+        """Return what a batch of the same kind will look up; None if that isn't known as yet.
+
+        Nothing where no rows travel.
+
+        Raises:
+            PrefetchError: if ``ids`` names a module that the model doesn't have.
+        """
+        if self._ahead() is None:
+            return []
+        return self._wanted(batch) if self._lookups.are_known else None
+
     def _wanted(self, batch: B) -> list[Wanted]:
         wanted = []
         for module, ids in self._lookups.of(batch):
@@ -142,7 +158,8 @@ class Prefetching:
 
         The batches come unchanged. The guarantees of the modes still hold: in sync, and in the
         first ``fresh_steps`` of async, the rows are those of the step, so that they travel
-        between ``step()`` and the next forward; later in async they travel beside the training
+        between ``step()`` and the next forward; pservers that have them on disk read them
+        before. Later in async they travel beside the training
         and may be ``depth`` steps older, which counts as staleness and keeps to
         ``max_staleness``. Alone and in GEO nothing travels. A forward that looks up other ids
         pulls them, as without. Loops may be inside each other or side by side.
@@ -162,6 +179,43 @@ class Prefetching:
         return Prefetcher(
             loader, model, ids=ids, depth=depth, ahead=self._ahead, stops=self._stops
         )
+
+    def prefetch_rows(
+        self,
+        table: SparseModule | str,
+        ids: torch.Tensor | NDArray[np.int64] | Sequence[int],
+    ) -> PrefetchedRows:
+        """Have rows that are on disk brought into the pservers' memory; return at once.
+
+            coming = fleet.prefetch_rows(model.ads, ids_of_the_next_hour)
+
+        For tables of pservers with a memory budget: what reads these rows later doesn't wait
+        for a disk. Values, and what the modes promise, stay as they are. Pservers serve others
+        in between. At most half of the rows that fit into memory wait for their first use;
+        until then, or until twice as many others came as fit, they leave last. Where all rows
+        are in memory, in one process and in GEO nothing is done, and nothing is sent.
+
+        Args:
+            table: A module of ``fleet.nn``, or its table's name.
+            ids: int64 or int32 [n], of a tensor, an array or a list, the most important ones
+                in the first of several calls; those without a row have no effect.
+
+        Returns:
+            Rows on their way: ``wait(timeout_s)`` returns how many were brought, and how many
+            ids were left out.
+
+        Raises:
+            NotATableError: if ``table`` is neither, or a module of another model.
+            IdError: if ``ids`` have another dtype or shape.
+            TableUnknownError: if the optimizer trains no such table.
+            CallOrderError: before ``distributed_optimizer``.
+            NotStartedError: in a job, before ``init_worker``.
+            TrainingFinishedError: after ``finish_training``.
+            WrongModeError: in collective mode and LocalSGD, which have no tables of rows.
+        """
+        backend, optimizer = self._session.backend, self._session.optimizer
+        name = table_name("prefetch_rows", table, optimizer)
+        return backend.prefetch_rows(optimizer, name, checked_ids(name, ids))
 
     def _ahead(self) -> Ahead | None:
         return self._session.backend.ahead(self._session.optimizer)

@@ -48,6 +48,7 @@ __all__ = [
     "metrics",
     "newest_checkpoint",
     "prefetch",
+    "prefetch_rows",
     "register_for_checkpointing",
     "remove_rows",
     "report",
@@ -99,7 +100,9 @@ barrier_worker = session.barrier_worker
 distributed_model = session.distributed_model
 distributed_optimizer = session.distributed_optimizer
 register_for_checkpointing = session.register_for_checkpointing
-prefetch = Prefetching(session, conduct.should_stop).prefetch
+_prefetching = Prefetching(session, conduct.should_stop)
+prefetch = _prefetching.prefetch
+prefetch_rows = _prefetching.prefetch_rows
 remove_rows = Removing(session).remove_rows
 _shrinking = Shrinking(session)
 set_date = _shrinking.set_date
@@ -123,4 +126,4 @@ util = Util(
     size=session.worker_num,
     exchange=Exchange(session).run,
 )
-metrics = Metrics(util.all_reduce)
+metrics = Metrics(util.all_reduce, util.all_gather)

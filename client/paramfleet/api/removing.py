@@ -13,18 +13,20 @@ from paramfleet.tables.embedding_errors import id_type_error
 from paramfleet.tables.sparse import SparseTable
 from paramfleet.training.optimizer import DistributedOptimizer
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.values.sorting import each_once
 
-__all__ = ["NotATableError", "Removing"]
+__all__ = ["NotATableError", "Removing", "checked_ids", "table_name"]
 
 
 class NotATableError(ContractError):
-    """Rows were to be removed from what isn't a table of rows of this training."""
+    """A function got something that isn't a table of rows of this training."""
 
     code = "contract.not_a_table"
+    function: str
     got: str
     known: str
     sentence = (
-        "fleet.remove_rows takes a fleet.nn module of the model that is trained, or the name "
+        "fleet.{function} takes a fleet.nn module of the model that is trained, or the name "
         "of its table, and not {got}; the optimizer trains: {known}"
     )
 
@@ -88,12 +90,17 @@ class Removing:
                 removed, and the call may be repeated.
         """
         backend, optimizer = self._session.backend, self._session.optimizer
-        name = _name_of(table, optimizer)
-        return backend.remove_rows(optimizer, name, _checked(name, ids))
+        name = table_name("remove_rows", table, optimizer)
+        return backend.remove_rows(optimizer, name, checked_ids(name, ids))
 
 
-def _name_of(given: Any, optimizer: DistributedOptimizer | None) -> str:
+def table_name(function: str, given: Any, optimizer: DistributedOptimizer | None) -> str:
     """Return the name of a table that is given as such, or by a module that uses it.
+
+    Args:
+        function: Of ``fleet``, which was given it.
+        given: What was given.
+        optimizer: What trains tables.
 
     Raises:
         NotATableError: if it is neither, or the module's table isn't the optimizer's of its
@@ -105,20 +112,24 @@ def _name_of(given: Any, optimizer: DistributedOptimizer | None) -> str:
     known = ", ".join(trained) or "none"
     table = getattr(given, "table", None)
     if not isinstance(given, torch.nn.Module) or not isinstance(table, SparseTable):
-        raise NotATableError(got=type(given).__name__, known=known)
+        raise NotATableError(function=function, got=type(given).__name__, known=known)
     if trained.get(table.name, table) is not table:
         got = (
             "a module of another model whose table has the same name: "
             f"{table.name!r}, row width {table.dim}"
         )
-        raise NotATableError(got=got, known=known)
+        raise NotATableError(function=function, got=got, known=known)
     return table.name
 
 
-def _checked(
+def checked_ids(
     table: str, ids: torch.Tensor | NDArray[np.int64] | Sequence[int]
 ) -> NDArray[np.int64]:
     """Return ids as int64 [n], each once.
+
+    Args:
+        table: Its name.
+        ids: What was given.
 
     Raises:
         IdError: if they have another dtype or shape.
@@ -132,4 +143,4 @@ def _checked(
     if found.ndim != 1:
         rule = "ids must be of one dimension: flatten them"
         raise IdError(table=table, found=f"shape {list(found.shape)}", rule=rule)
-    return np.unique(found.astype(np.int64, copy=False))
+    return each_once(found.astype(np.int64, copy=False))

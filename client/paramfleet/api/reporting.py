@@ -17,14 +17,20 @@ class Reporting:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def report(self, *, loss: float, examples: int, **metrics: float) -> None:
+    def report(
+        self, *, loss: float, examples: int, total_steps: float | None = None, **metrics: float
+    ) -> None:
         """Report this worker's progress to the job; shown on its status page.
 
         Args:
             loss: The loss of the last batch.
             examples: Examples trained on since the last report.
+            total_steps: Steps that this worker will have taken at the end of the training, if
+                the script knows: the terminal and the status page then say how long it takes.
             **metrics: Further numbers by name, drawn as curves; the first 16 names count.
         """
+        if total_steps is not None:
+            self._session.progress.note(total_steps=int(total_steps))
         self._session.progress.report(loss=loss, examples=examples, metrics=metrics)
 
     def job_progress(self) -> list[dict[str, Any]]:

@@ -33,7 +33,9 @@ class Shrinking:
         was seen last; the row itself keeps them as they were until it is seen again. Rows
         of tables with ``unseen_hours`` keep the hour: that of ``date``, if it is a datetime,
         else the day's first one. Tables whose accessor counts days by saves are left out. Every
-        worker calls it. In GEO it exchanges what was counted on the day before.
+        worker calls it. In GEO it exchanges what was counted on the day before. A day before
+        that of the last call is taken, too: a row that was seen on a later day keeps that day,
+        and doesn't fade.
 
         Args:
             date: A date, a datetime, or a text like ``"20261126"``.

@@ -4,15 +4,14 @@ One set of defaults holds: those of Fleet's ``sparse_table_configs``. What isn't
 default, whatever else is given.
 """
 
-import difflib
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, Self
 
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.tables.rules.ctr.accessor import NUM_COUNTS, without_rules
 from paramfleet_shared.tables.rules.ctr.catalog import PART_RULES
 from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpecError
-from paramfleet_shared.values.texts import shown
+from paramfleet_shared.values.texts import nearest, shown
 
 __all__ = ["FLEETS", "AccessorOptionError", "CtrAccessor", "SparseRule"]
 
@@ -169,7 +168,8 @@ class CtrAccessor:
         embedx: The rule of the others.
 
     Raises:
-        AccessorOptionError: if an option has a value that it can't have.
+        AccessorOptionError: if an option isn't known, naming the nearest that is, or has a
+            value that it can't have.
     """
 
     nonclk_coeff: float = 0.1
@@ -190,6 +190,18 @@ class CtrAccessor:
     embedx: SparseRule = field(default_factory=SparseRule)
     rule: OptimizerSpec = field(init=False, repr=False, compare=False)
     """As pservers and checkpoints know it."""
+
+    def __new__(cls, *_args: Any, **given: Any) -> Self:
+        """Name the nearest option where one isn't known; else as ``object`` does.
+
+        Raises:
+            AccessorOptionError: if an option isn't known.
+        """
+        known = [each.name for each in fields(cls) if each.init]
+        for option in given.keys() - set(known):
+            rule = f"CtrAccessor has no such option; {_one_of(option, known)}"
+            raise AccessorOptionError(option=option, value=shown(given[option]), rule=rule)
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         for option in ("embed", "embedx"):
@@ -245,6 +257,6 @@ class CtrAccessor:
 
 def _one_of(name: str, known: list[str]) -> str:
     """Return what a name must be, and which may be meant."""
-    near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
-    meant = f"; did you mean {near[0]}?" if near else ""
+    near = nearest(str(name), known, cutoff=0.5)
+    meant = f"; did you mean {near}?" if near else ""
     return f"must be one of {', '.join(known)}{meant}" if known else "it has none"

@@ -6,14 +6,13 @@ has the default of ``CtrAccessor``. Keys of what isn't here are taken with Fleet
 alone.
 """
 
-import difflib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from paramfleet.config.accessor import FLEETS, AccessorOptionError, CtrAccessor, SparseRule
 from paramfleet.config.strategy_keys import StrategyError
 from paramfleet_shared.tables.rules.ctr.accessor import NUM_SHORT
-from paramfleet_shared.values.texts import shown
+from paramfleet_shared.values.texts import nearest, shown
 
 __all__ = ["TableAccessor", "accessors_of"]
 
@@ -187,8 +186,8 @@ def _made(where: str, found: _Found) -> CtrAccessor:
     _require_here(found)
     kind = _of(found, "accessor_class", "DownpourCtrAccessor")
     if kind not in list(_CLASSES):  # which may be no text
-        nearest = difflib.get_close_matches(str(kind), _CLASSES, n=1)
-        hint = f"; did you mean {nearest[0]}?" if nearest else ""
+        near = nearest(str(kind), _CLASSES)
+        hint = f"; did you mean {near}?" if near else ""
         rule = f"must be one of {', '.join(_CLASSES)}{hint}"
         raise StrategyError(key=found["accessor_class"][0], value=shown(kind), rule=rule)
     options = {name: found[name][1] for name in FLEETS if name in found}

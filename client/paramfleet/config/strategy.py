@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, cast, get_args
 
-from paramfleet.config.checkpoint_plan import CHECKPOINT_KEYS, CheckpointPlan, plan_of
 from paramfleet.config.eviction import EVICTION_KEYS, EvictionPlan, eviction_plan_of
 from paramfleet.config.features import FAMILY, FEATURES, SETTINGS, check_pairs
 from paramfleet.config.fleet_tables import TableAccessor, accessors_of
+from paramfleet.config.plans.checkpoints import CHECKPOINT_KEYS, CheckpointPlan, plan_of
+from paramfleet.config.plans.guards import GUARD_KEYS, GuardPlan, guard_plan_of
 from paramfleet.config.strategy_keys import MAX_STEPS, NOT_HERE, Configs, Key, StrategyError
 from paramfleet_shared.tables.encoding import WIRE_DTYPES, WireDtype
 from paramfleet_shared.values.texts import shown
@@ -179,6 +180,9 @@ class TrainingMode:
     accessors: Mapping[str, TableAccessor] = field(default_factory=lambda: MappingProxyType({}))
     """sync, async: accessors of tables by their names, of Fleet's keys."""
 
+    guard: GuardPlan | None = None
+    """Which losses and gradients are out of range, and what is done then."""
+
     apart: tuple[str, Mapping[str, Any]] | None = None
     """LocalSGD: ``localsgd``, ``adaptive_localsgd`` or ``diloco``, and all of its keys."""
 
@@ -204,6 +208,9 @@ class CollectiveMode:
     sync_batch_norm: bool = False
     """Whether batch norm is over the batches of all workers."""
 
+    guard: GuardPlan | None = None
+    """Which losses and gradients are out of range, and what all workers do then."""
+
     @property
     def apart(self) -> str | None:
         """The one of the LocalSGD family that is on."""
@@ -224,7 +231,9 @@ class DistributedStrategy:
     ``checkpoint_configs`` has checkpoints written by time: ``{"every_s": 600, "keep": 3,
     "dirname": "checkpoints"}``.
     ``eviction_configs`` has rows removed that are worth little, in sync, async and GEO:
-    ``{"max_rows": 10_000_000, "unseen_steps": 50_000}``. ``fleet_desc_configs`` and
+    ``{"max_rows": 10_000_000, "unseen_steps": 50_000}``.
+    ``guard_configs`` has steps warned of, skipped, or end the training whose loss or gradient
+    is out of range: ``{"action": "skip", "grad_norm_times": 20.0}``. ``fleet_desc_configs`` and
     ``sparse_table_configs`` give tables accessors, by Fleet's keys.
     In collective mode there are features instead: ``strategy.amp = True`` switches one on, and
     ``strategy.amp_configs`` has its keys; see ``FEATURES`` and ``SETTINGS``.
@@ -238,6 +247,7 @@ class DistributedStrategy:
     a_sync_configs: MutableMapping[str, Any]
     checkpoint_configs: MutableMapping[str, Any]
     eviction_configs: MutableMapping[str, Any]
+    guard_configs: MutableMapping[str, Any]
     fleet_desc_configs: Mapping[str, Any]
     sparse_table_configs: Mapping[str, Any]
 
@@ -322,6 +332,7 @@ class DistributedStrategy:
                 values[key] = value
         checkpoints = plan_of(self.checkpoint_configs)
         values["eviction"] = self._resolve_eviction(name)
+        values["guard"] = guard_plan_of(self.guard_configs)
         values["accessors"] = self._resolve_accessors(name)
         values["sync_batch_norm"] = self._resolve_batch_norm(name)
         values["on_worker_loss"] = self._resolve_loss(name)
@@ -437,7 +448,25 @@ class DistributedStrategy:
         loss = settings.pop("on_worker_loss", "wait")
         if loss != "wait":
             raise StrategyError(key="on_worker_loss", value=loss, rule=rule)
-        return CollectiveMode(features=self._features(), **settings)
+        guard = guard_plan_of(self.guard_configs)
+        return CollectiveMode(features=self._guarded(guard), guard=guard, **settings)
+
+    def _guarded(self, guard: GuardPlan | None) -> Mapping[str, Mapping[str, Any]]:
+        """Return every key of each feature that is on.
+
+        Raises:
+            StrategyError: as ``_features``, or if one doesn't go with a guard.
+        """
+        features = self._features()
+        if guard is not None:
+            key, rule = "guard_configs", ""
+            if features.get("amp", {}).get("dtype") == "float16":
+                rule = "doesn't go with amp in float16, which leaves out steps itself"
+            elif "dgc" in features:
+                rule = "doesn't go with dgc, which keeps what it doesn't send of a gradient"
+            if rule:
+                raise StrategyError(key=key, value=shown(dict(self.guard_configs)), rule=rule)
+        return features
 
     def _features(self) -> Mapping[str, Mapping[str, Any]]:
         """Return every key of each feature that is on.
@@ -499,7 +528,10 @@ _TABLES = ("fleet_desc_configs", "sparse_table_configs")
 _OF_SYNC = ("sync_batch_norm", "on_worker_loss")
 """Settings that sync has, too."""
 
-_CONFIGS = {f"{flag}_configs": flag for flag in ("a_sync", "checkpoint", "eviction", *FEATURES)}
+_PLAIN = ("a_sync", "checkpoint", "eviction", "guard")
+"""What has keys without a switch."""
+
+_CONFIGS = {f"{flag}_configs": flag for flag in (*_PLAIN, *FEATURES)}
 
 
 def _configs_of(flag: str) -> Configs:
@@ -510,4 +542,6 @@ def _configs_of(flag: str) -> Configs:
         return Configs(name, CHECKPOINT_KEYS, prefix=f"{name}.")
     if flag == "eviction":
         return Configs(name, EVICTION_KEYS, prefix=f"{name}.")
+    if flag == "guard":
+        return Configs(name, GUARD_KEYS, prefix=f"{name}.")
     return Configs(name, FEATURES[flag], prefix=f"{name}.")

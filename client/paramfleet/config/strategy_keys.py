@@ -1,6 +1,5 @@
 """What a strategy's keys are: type, default, bounds and choices, checked as they are set."""
 
-import difflib
 import math
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from typing import Any
 from typing_extensions import override
 
 from paramfleet_shared.errors import ContractError
-from paramfleet_shared.values.texts import shown
+from paramfleet_shared.values.texts import nearest, shown
 
 __all__ = ["MAX_STEPS", "NOT_HERE", "Configs", "Key", "StrategyError"]
 
@@ -62,9 +61,8 @@ class StrategyError(ContractError):
     @classmethod
     def unknown(cls, where: str, key: object, known: list[str]) -> "StrategyError":
         """Name the nearest known key."""
-        is_near = isinstance(key, str) and len(key) <= 2 * max(map(len, known))
-        nearest = difflib.get_close_matches(str(key), known, n=1) if is_near else []
-        hint = f"did you mean {nearest[0]!r}?" if nearest else f"known: {', '.join(known)}"
+        near = nearest(key, known) if isinstance(key, str) else None
+        hint = f"did you mean {near!r}?" if near else f"known: {', '.join(known)}"
         return cls(key=where, value="", rule=f"unknown; {hint}")
 
 

@@ -162,6 +162,11 @@ class InMemoryDataset(DatasetBase):
         self.release_memory()
         self._loaded = loaded
 
+    @property
+    def is_preloaded(self) -> bool:
+        """Whether ``wait_preload_done`` neither waits nor fails."""
+        return self._preload is not None and self._preload.is_whole
+
     def local_shuffle(self) -> None:
         """Shuffle this worker's samples.
 
@@ -390,6 +395,11 @@ class _Preload:
             raise self._result
         assert self._result is not None, "any other error has ended the thread loudly"
         return self._result
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all was read."""
+        return isinstance(self._result, _Loaded)
 
     def _run(self) -> None:
         try:

@@ -1,6 +1,5 @@
 """The settings of a dataset: a frozen record, each field with its sentence."""
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -10,6 +9,7 @@ from typing import Any, get_args
 from paramfleet.data.parsing.bad_lines import OnBadLine
 from paramfleet.data.parsing.slots import Layout, Slot
 from paramfleet_shared.settings.config import SettingError, UnknownSettingError, check_ranges
+from paramfleet_shared.values.texts import nearest
 
 __all__ = ["DatasetSettings", "changed"]
 
@@ -130,8 +130,7 @@ def changed(before: DatasetSettings | None, given: Mapping[str, Any]) -> Dataset
         if name in known:
             values[name] = value
         elif name not in _ONLY:
-            nearest = difflib.get_close_matches(name, [*known, *_ONLY], n=1)
-            raise UnknownSettingError(name=name, nearest=next(iter(nearest), None))
+            raise UnknownSettingError(name=name, nearest=nearest(name, [*known, *_ONLY]))
         elif value != _ONLY[name]:
             rule = f"{_ONLY[name]!r}: nothing else is offered"
             raise SettingError(name=name, value=value, rule=rule)

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from paramfleet.nn.embedding import SparseModule
+from paramfleet_shared.values.sorting import each_once
 
 __all__ = ["View", "tensors_of"]
 
@@ -76,7 +77,7 @@ def _elements(tensor: torch.Tensor) -> NDArray[np.int64]:
     places = np.array([tensor.storage_offset()], np.int64)
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         places = (places[:, None] + np.arange(size) * stride).reshape(-1)
-    return np.unique(places)
+    return each_once(places)
 
 
 def tensors_of(

@@ -21,24 +21,38 @@ from paramfleet.runner.models.metrics import (
     Rmse,
 )
 from paramfleet.runner.models.model import Feeds, Model
+from paramfleet.runner.models.quality import (
+    Calibration,
+    Gauc,
+    LogLoss,
+    NdcgAtK,
+    NormalizedEntropy,
+    RecallAtK,
+)
 
 __all__ = [
     "Accuracy",
     "Auc",
+    "Calibration",
     "ClickModel",
     "Config",
     "CtrParameters",
     "Feeds",
+    "Gauc",
     "HyperParameters",
     "LineError",
+    "LogLoss",
     "Mae",
     "Mean",
     "Metric",
     "Model",
     "Mse",
+    "NdcgAtK",
+    "NormalizedEntropy",
     "OptimizerSettings",
     "Precision",
     "Recall",
+    "RecallAtK",
     "Rmse",
     "list_files",
     "read_lines",

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 import paramfleet as fleet
-from paramfleet.config.checkpoint_plan import named_folder
+from paramfleet.config.plans.checkpoints import named_folder
 from paramfleet.runner.config.configuration import RawConfig, read_config
 from paramfleet.runner.config.paddle_optimizers import optimizer_note
 from paramfleet.runner.folders import load_model_class

@@ -1,13 +1,14 @@
 """What a worker trains with: the network, its optimizer, and the steps that it takes."""
 
 import logging
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 
 import paramfleet as fleet
-from paramfleet.config.checkpoint_plan import named_folder
+from paramfleet.config.plans.checkpoints import named_folder
 from paramfleet.config.strategy import StrategyError
 from paramfleet.runner.config.configuration import Config
 from paramfleet.runner.config.errors import ConfigError
@@ -47,6 +48,7 @@ def strategy_of(
         configs["use_ps_gpu"] = 1
     chosen.a_sync_configs = configs
     chosen.eviction_configs = dict(runner.eviction_configs)
+    chosen.guard_configs = dict(runner.guard_configs)
     if tables:
         chosen.sparse_table_configs = dict(tables)
     if runner.sync_mode not in {"sync", "async", "geo", "gpubox"}:
@@ -118,6 +120,8 @@ class Learner:
         self.num_steps = 0
         self.last_loss: float | None = None
         """What was reported last; None before."""
+        self.total_steps: int | None = None
+        """Steps of the optimizer at the end of the training; None while nobody knows."""
 
     def begin(self) -> None:
         """Join the tables.
@@ -162,9 +166,12 @@ class Learner:
             now = self._clock.monotonic()
             examples = self.num_examples - shown_examples
             self.last_loss = loss.item()
-            fleet.report(loss=self.last_loss, examples=examples)
-            values = {name: metric.value() for name, metric in metrics.items()}
-            values = {"loss": self.last_loss, **(values if runner.use_auc else {})}
+            counted = metrics if runner.use_auc else {}
+            values = {name: metric.value() for name, metric in counted.items()}
+            known = _known(values)
+            total = self.total_steps
+            fleet.report(loss=self.last_loss, examples=examples, total_steps=total, **known)
+            values = {"loss": self.last_loss, **values}
             display.progress(part=part, step=step, metrics=values)
             speed = examples / max(now - shown_at, 1e-9)
             write("train", {**values, "examples_per_s": speed}, self.num_steps)
@@ -199,3 +206,8 @@ class Learner:
             with torch.no_grad():
                 self._model.update_metrics(metrics, outputs, labels)
         return loss.detach()
+
+
+def _known(values: Mapping[str, float]) -> dict[str, float]:
+    """Return the values that are numbers: a metric may need examples that haven't come yet."""
+    return {name: value for name, value in values.items() if math.isfinite(value)}

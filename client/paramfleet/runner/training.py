@@ -107,21 +107,28 @@ class Trainer:
         self._model = model
         self._took_steps = True
         """Whether the last epoch was trained here; one of gpubox may be skipped."""
+        self._epoch_steps: int | None = None
+        """Steps of the last epoch, which the next ones will take too; None before."""
 
     def run_epoch(self, epoch: int, display: Display, write: Write) -> Mapping[str, Metric]:
         """Train on every batch once; return the metrics of this worker's examples.
 
         Where a checkpoint was taken inside this epoch, only on those behind it.
         """
-        steps = self.num_steps
+        steps, num_used = self.num_steps, self._data.begin(epoch)
+        if self._epoch_steps is not None:
+            left = self._epoch_steps * (self._runner.epochs - epoch) - num_used
+            self._learner.total_steps = self._learner.optimizer.num_steps + left
         metrics = self._learner.learn(
             self._batches,
             part=f"epoch {epoch}",
-            first=self._data.begin(epoch) + 1,
+            first=num_used + 1,
             display=display,
             write=write,
         )
-        self._took_steps = self._runner.sync_mode != "gpubox" or self.num_steps > steps
+        taken = self.num_steps - steps
+        self._took_steps = self._runner.sync_mode != "gpubox" or taken > 0
+        self._epoch_steps = num_used + taken if self._took_steps else None
         return metrics
 
     @property

@@ -24,7 +24,11 @@ _HALVES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 def first_rows(
-    initializer: InitializerSpec, stream: int, ids_n: torch.Tensor, dim: int
+    initializer: InitializerSpec,
+    stream: int,
+    ids_n: torch.Tensor,
+    dim: int,
+    drawn: tuple[int, int] | None = None,
 ) -> torch.Tensor:
     """Return the first values of rows: float32 [n, D].
 
@@ -33,12 +37,26 @@ def first_rows(
         stream: The table's ``stream_of``.
         ids_n: int64 [n].
         dim: D.
+        drawn: Which values the initializer makes, the first one and the end; the others are
+            0. None for all of them.
     """
+    if drawn is not None:
+        first, end = drawn
+        rows = _drawn_rows(initializer, stream, ids_n, drawn)
+        return torch.nn.functional.pad(rows, (first, dim - end))
+    return _drawn_rows(initializer, stream, ids_n, (0, dim))
+
+
+def _drawn_rows(
+    initializer: InitializerSpec, stream: int, ids_n: torch.Tensor, drawn: tuple[int, int]
+) -> torch.Tensor:
+    """Return the values of rows that the initializer makes: float32 [n, end - first]."""
+    first, end = drawn
     if initializer.kind in {"zeros", "constant"}:
         value = initializer.value if initializer.kind == "constant" else 0.0
-        return torch.full((ids_n.shape[0], dim), value, device=ids_n.device)
+        return torch.full((ids_n.shape[0], end - first), value, device=ids_n.device)
     base = _mixed(ids_n ^ _signed(stream)).unsqueeze(1)
-    counters = torch.arange(1, dim + 1, device=ids_n.device)
+    counters = torch.arange(first + 1, end + 1, device=ids_n.device)
     bits = _split(base + counters * _signed(_STEP))
     if initializer.kind == "uniform":
         numbers = _shifted(bits, 40).to(torch.float32) * 2.0**-24

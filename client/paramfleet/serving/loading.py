@@ -182,8 +182,11 @@ def _shared_row(table: ExportedTable, unknown: Policy | list[float]) -> torch.Te
     """Return what all ids without a row read, float32 [D]; None if each has its own."""
     if isinstance(unknown, list):
         return torch.tensor(unknown, dtype=torch.float32)
-    row = shared_row(unknown, table.initializer, table.dim)
-    return row if row is None else stored(row, table.storage)
+    first, end = table.drawn or (0, table.dim)
+    row = shared_row(unknown, table.initializer, end - first)
+    if row is None:
+        return None
+    return stored(torch.nn.functional.pad(row, (first, table.dim - end)), table.storage)
 
 
 def _lookups(model: torch.nn.Module) -> dict[str, Servable]:

@@ -9,7 +9,7 @@ rows in place.
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -20,6 +20,7 @@ from paramfleet_shared.errors import FleetError
 from paramfleet_shared.files.documents import read_content, read_document, whole
 from paramfleet_shared.files.listed import ListedFile
 from paramfleet_shared.files.regular_files import write_regular
+from paramfleet_shared.files.row_files import part_from_wire, part_of_row
 from paramfleet_shared.tables.spec import ExportKind, InitializerSpec, Storage, TableSpec
 
 __all__ = [
@@ -39,7 +40,7 @@ _MAX_NUMBER = 3.4028234663852886e38
 """Of float32."""
 
 _FIRST_ZEROS = InitializerSpec(kind="zeros")
-"""Of ids that nobody has pushed, where a row is made at the first push."""
+"""Where no first value is another."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,6 +66,10 @@ class ExportedTable:
 
     file: ListedFile
 
+    drawn: tuple[int, int] | None = None
+    """Which of a row's first values the initializer makes, the first one and the end; the
+    others are 0. None for all of them."""
+
     removed: ListedFile | None = None
     """Of a delta: the ids of rows that were removed since the export before."""
 
@@ -79,15 +84,17 @@ class ExportedTable:
         removed: ListedFile | None = None,
     ) -> "ExportedTable":
         """Describe a table of the job."""
+        drawn = spec.drawn
         return cls(
             name=spec.name,
             dim=spec.dim,
             rows=rows,
             seed=spec.seed,
-            initializer=_FIRST_ZEROS if spec.creates_at_push else spec.initializer,
+            initializer=spec.initializer if drawn else _FIRST_ZEROS,
             storage=spec.storage,
             unknown=unknown,
             file=file,
+            drawn=part_of_row(drawn, spec.dim),
             removed=removed,
         )
 
@@ -117,13 +124,16 @@ class ExportedTable:
         file, rows = ListedFile.from_wire(wire["file"]), whole(wire["rows"], "rows")
         gone = wire.get("removed")
         removed = None if gone is None else ListedFile.from_wire(gone)
-        return cls.of(spec, rows=rows, unknown=unknown, file=file, removed=removed)
+        drawn = part_from_wire(wire.get("drawn"), spec.dim)
+        whole_row = cls.of(spec, rows=rows, unknown=unknown, file=file, removed=removed)
+        return replace(whole_row, drawn=drawn)
 
     def to_wire(self) -> dict[str, Any]:
         """Return plain values; of what few tables have nothing else."""
         wire = asdict(self)
-        if self.removed is None:
-            del wire["removed"]
+        for name in ("drawn", "removed"):
+            if wire[name] is None:
+                del wire[name]
         return wire
 
 

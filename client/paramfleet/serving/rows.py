@@ -78,6 +78,7 @@ class Rows(TableRows):
         self.rows = rows
         self._shared = shared
         self._initializer = table.initializer
+        self._drawn = table.drawn
         self._stream = stream_of(table.seed, table.name)
         self._storage = table.storage
 
@@ -109,6 +110,5 @@ class Rows(TableRows):
     def _unknown(self, ids_q: torch.Tensor) -> torch.Tensor:
         if self._shared is not None:
             return self._shared.repeat(ids_q.shape[0], 1)
-        return stored(
-            first_rows(self._initializer, self._stream, ids_q, self.dim), self._storage
-        )
+        firsts = first_rows(self._initializer, self._stream, ids_q, self.dim, self._drawn)
+        return stored(firsts, self._storage)

@@ -20,7 +20,6 @@ from paramfleet.config.settings import WorkerSettings, read_settings
 from paramfleet.config.strategy import DistributedStrategy, TrainingMode
 from paramfleet.model_state.agreement import Agreement
 from paramfleet.nn.table_binding import TableConflictError
-from paramfleet.session.backends.pservers import PserverBackend
 from paramfleet.session.curves import Curves
 from paramfleet.session.early_end import watch_for_early_end
 from paramfleet.session.hosting import serve
@@ -105,6 +104,8 @@ class Session(Standing):
             world = World(self._role, self.settings, self._clock)
             self.backend = CollectiveBackend(self._own, world)
         elif self._joins_as_worker():
+            from paramfleet.session.backends.pservers import PserverBackend  # noqa: PLC0415 - slow
+
             self.settings = read_settings(host=self._role.host)
             self.backend = PserverBackend(self._own, self.settings)
         elif self.is_server():
@@ -199,6 +200,8 @@ class Session(Standing):
         def make(mode: TrainingMode) -> DistributedOptimizer:
             take = self._own.examples.take
             made = DistributedOptimizer(inner, mode, take, self.times, self._end_step)
+            if made.guard is not None:
+                made.guard.buffers = lambda: () if self.model is None else self.model.buffers()
             self.optimizer = made
             self.progress.watch(made)
             if self.is_first_worker():

@@ -8,7 +8,7 @@ import math
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -19,12 +19,13 @@ from paramfleet.training.optimizer import DistributedOptimizer
 from paramfleet.training.passes.running import PassFacts
 from paramfleet.transport.outbox import Outbox
 from paramfleet_shared.discovery.records import Member
-from paramfleet_shared.net.access import gate_of
-from paramfleet_shared.net.admin import AdminServer
 from paramfleet_shared.net.tls import MEMBER_ROLES, tls_of
 from paramfleet_shared.settings.config import JobSettings
 from paramfleet_shared.system.clock import Clock
 from paramfleet_shared.telemetry.logs_and_metrics import MetricRegistry
+
+if TYPE_CHECKING:
+    from paramfleet_shared.net.admin import AdminServer
 
 __all__ = ["Progress"]
 
@@ -45,6 +46,11 @@ _LOCALSGD = {
     "sent_bytes": "LocalSGD: bytes of the differences that this worker sent.",
     "stall_seconds": "LocalSGD: seconds in which training waited for an exchange.",
     "k_steps": "LocalSGD: steps from one exchange to the next, as chosen last.",
+}
+
+_GUARD = {
+    "outside": "Steps whose loss or gradient was out of the strategy's ranges.",
+    "skipped": "Steps that were left out for that.",
 }
 
 _PASS = {
@@ -130,7 +136,11 @@ class Progress:
             numbers.labels(op).set_function(partial(self._measure_calls, op, 0))
         self._show("worker_localsgd", _LOCALSGD, self._measure_apart)
         self._show("worker_resend", _OUTBOX, self._measure_outbox)
+        self._show("worker_guard", _GUARD, self._measure_guard)
         self._show("worker_pass", _PASS, self._measure_pass)
+        self._further = self._metrics.gauge(
+            "worker_reported", "Further numbers that were reported, as auc.", ["name"]
+        )
         self._examples = self._metrics.counter(
             "worker_examples", "Examples that were reported as trained on."
         )
@@ -158,6 +168,10 @@ class Progress:
     def _measure_outbox(self, name: str) -> float:
         return 0.0 if self._outbox is None else float(self._outbox.facts()[name])
 
+    def _measure_guard(self, name: str) -> float:
+        guard = None if self._optimizer is None else self._optimizer.guard
+        return 0.0 if guard is None else float(guard.facts()[name])
+
     def _measure_pass(self, name: str) -> float:
         return 0.0 if self._pass_facts is None else float(getattr(self._pass_facts, name))
 
@@ -174,6 +188,8 @@ class Progress:
         self._examples.inc(examples)
         known = {**self._reported, **{n: float(v) for n, v in (metrics or {}).items()}}
         self._reported = dict(list(known.items())[:_MAX_METRICS])
+        for name, value in self._reported.items():
+            self._further.labels(name).set(value)
 
     def note(self, **facts: Any) -> None:
         """Tell these too from now on; any thread may call it."""
@@ -211,13 +227,16 @@ class Progress:
             **facts,
         }
 
-    def admin(self, settings: JobSettings) -> AdminServer:
+    def admin(self, settings: JobSettings) -> "AdminServer":
         """Return a new admin server of these facts.
 
         Raises:
             CertificateFilesError: if the settings' certificate can't be used.
             TokensFileError: if the file of tokens can't be read.
         """
+        from paramfleet_shared.net.access import gate_of  # noqa: PLC0415 -- slow
+        from paramfleet_shared.net.admin import AdminServer  # noqa: PLC0415 -- slow
+
         tls = tls_of(settings, "worker")
         pages = tls and tls.accepts(*MEMBER_ROLES, protocol="http/1.1")
         return AdminServer(
@@ -298,6 +317,7 @@ def _facts_of(optimizer: DistributedOptimizer) -> dict[str, Any]:
     """Return the facts that an optimizer reports in addition to its steps."""
     mode = optimizer.mode
     return {
+        **({} if optimizer.guard is None else {"guard": optimizer.guard.facts()}),
         "times": optimizer.times.facts(),
         "lr": sorted({learning_rate(group) for group in optimizer.param_groups}),
         "k_steps": mode.k_steps,

@@ -245,6 +245,12 @@ class RowStore:
         self._looked_up = (nothing, nothing)
         return slots
 
+    def clear(self) -> None:
+        """Remove all rows, and count ids without one anew: as before anything was trained."""
+        self.remove(self.live_ids().copy())
+        if self._admission is not None:
+            self._admission = Admission(self.spec)
+
     def valued(self, when: AsOf) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the ids of all rows, and by which order they are evicted: both int64 [n].
 

@@ -293,6 +293,11 @@ class SparseTable:
             )
         return rows_UD
 
+    @property
+    def pending_ids(self) -> NDArray[np.int64]:
+        """Return the ids of the rows whose gradients are pending, int64 [U]."""
+        return self._ids_U
+
     def held(self) -> tuple[NDArray[np.int64], torch.Tensor] | None:
         """Return this step's ids, int64 [U], and what is pushed for them [U, D].
 

@@ -16,7 +16,7 @@ import torch
 from paramfleet.nn.embedding import SparseModule
 from paramfleet.nn.views import View, tensors_of
 from paramfleet.tables.embedding_errors import IdError
-from paramfleet.training.modes.ahead import Expecting, Wanted
+from paramfleet.training.modes.prefetching.ahead import Expecting, Wanted
 from paramfleet_shared.tables.rows.batch import RowIds
 
 __all__ = ["Forwards"]

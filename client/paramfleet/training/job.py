@@ -62,6 +62,8 @@ Ask = Callable[[ReadPlan, int], Awaitable[list[Message]]]
 FINISH_TIMEOUT_S = 86_400.0
 """How long a worker that is done waits for the slowest; a dead one ends the wait at once."""
 
+COMPILE_ALLOWANCE_S = 600.0
+"""How much longer a declaration may take where pservers may have kernels to compile for it."""
 
 _DENSE = "fleet.dense"
 """Where workers wait for worker 0's dense values and buffers."""
@@ -262,8 +264,22 @@ def open_job(
     )
 
 
-def declare(job: Job, specs: Sequence[TableSpec], mode: TrainingMode) -> int:
+def declare(
+    job: Job,
+    specs: Sequence[TableSpec],
+    mode: TrainingMode,
+    *,
+    wire: WireDtype | None = None,
+) -> int:
     """Make the tables on every pserver; every worker declares the same ones.
+
+    Kernels that they need and that this machine, or a pserver's, lacks are compiled meanwhile.
+
+    Args:
+        job: The worker's.
+        specs: The tables.
+        mode: How they are trained.
+        wire: How numbers travel; None as the mode says.
 
     Returns:
         The step that this worker begins with: as far as the slowest is if it comes late. In the
@@ -274,6 +290,7 @@ def declare(job: Job, specs: Sequence[TableSpec], mode: TrainingMode) -> int:
         IncarnationUsedError: if another process has written under this one's incarnation.
         FleetError: why a pserver didn't make the tables.
     """
+    wire = mode.wire_dtype if wire is None else wire
     fields = {
         **job.author.fields(),
         "tables": [spec.to_wire() for spec in specs],
@@ -283,11 +300,13 @@ def declare(job: Job, specs: Sequence[TableSpec], mode: TrainingMode) -> int:
         "sync_batch_norm": mode.sync_batch_norm,
         "on_worker_loss": mode.on_worker_loss,
         "async_rate": mode.async_rate,
+        "wire_dtype": wire,
     }
+    timeout_s = job.pservers.step_timeout_s + _compile_own(job, specs, wire, mode)
     job.pservers.divides = _num_dense(job, specs) * 4 > job.pservers.dense.request_bytes
     has_written = job.author.has_written
     answers = job.communicator.wait(
-        job.pservers.call_all("declare", fields, timeout_s=job.pservers.step_timeout_s)
+        job.pservers.call_all("declare", fields, timeout_s=timeout_s)
     )
     if not has_written:
         require_unused(job.author, answers)
@@ -296,6 +315,20 @@ def declare(job: Job, specs: Sequence[TableSpec], mode: TrainingMode) -> int:
     steps = [int(answer.fields["step"]) for answer in answers]
     is_again = mode.name == "sync" or (mode.name == "localsgd" and job.has_returned)
     return min(steps) if is_again else max(steps)
+
+
+def _compile_own(
+    job: Job, specs: Sequence[TableSpec], wire: WireDtype, mode: TrainingMode
+) -> float:
+    """Have the kernels that this worker lacks; return for how long pservers may compile."""
+    # Here, because a script needs them when it has joined a job.
+    from paramfleet_shared.tables.kernels.basics import parts, readiness  # noqa: PLC0415
+
+    own = (parts.OWN_ROWS,) if mode.name == "geo" else ()
+    missing = (*own, *parts.parts_of((), wire))
+    job.communicator.wait(readiness.compile_missing(missing, job.communicator.clock))
+    storages = {spec.storage for spec in specs if spec.kind == "sparse"}
+    return COMPILE_ALLOWANCE_S if parts.parts_of(storages, wire) else 0.0
 
 
 def require_unused(author: Author, answers: Sequence[Message]) -> None:

@@ -26,10 +26,12 @@ from paramfleet.training.evicting.retaining import give_accessors, retain
 from paramfleet.training.job import Staleness
 from paramfleet.training.localsgd.alone import localsgd_alone
 from paramfleet.training.localsgd.core.ledger import Ledger
-from paramfleet.training.modes.ahead import Ahead, Expecting
 from paramfleet.training.modes.base import LearningRateError, Mode, collect_tables
 from paramfleet.training.modes.local import LocalMode
+from paramfleet.training.modes.prefetching.ahead import Ahead, Expecting
+from paramfleet.training.modes.prefetching.disk_rows import PrefetchedRows
 from paramfleet.training.passes.backing import PassOpenError
+from paramfleet.training.stepping.guarding import Guarding
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.system.gc_tuning import freeze
 from paramfleet_shared.tables.spec import TableSpec
@@ -155,6 +157,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """Of a load that failed in part: the folder, and why."""
         self._staleness = Staleness()
         self._between_steps = between_steps
+        self.guard = None if mode.guard is None else Guarding(mode.guard)
+        """Watches losses and gradients; None without ``guard_configs``."""
         self._looks = Looks(
             lambda: [table for table, _ in self.tables.sparse], lambda: self.running
         )
@@ -170,6 +174,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.tables = mode.tables or self.tables
         self._staleness = staleness
         self.is_finished = False
+        if self.guard is not None:
+            self.guard.keep_buffers()
         freeze()
         self.times.begin()
 
@@ -202,7 +208,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if name == "lr":
             rate = float(value)
             if not 0 <= rate <= MAX_LEARNING_RATE:
-                raise LearningRateError(table="every table", step=self.num_steps, rate=rate)
+                raise LearningRateError(table="every table", step=self.num_steps + 1, rate=rate)
             for group in self.param_groups:
                 group["lr"] = rate
             return
@@ -305,6 +311,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
             LoadIncompleteError: after a load that succeeded in part.
             GradientError: if a gradient is NaN, infinite or too large; nothing was changed.
             LearningRateError: if a learning rate can't be used; nothing was changed.
+            GuardError: if a guard of the strategy ends the training.
+            GuardLossError: if a guard needs the loss.
             FleetError: if the job failed or a peer didn't answer in time.
         """
         if self.is_finished:
@@ -323,7 +331,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.num_begun = self.num_steps + 1
         for table, _ in self.tables.sparse:
             table.step = self.num_begun
-        self.running.step(examples=count)
+        if examples == 0 or not self._is_outside():
+            self.running.step(examples=count)
+        else:
+            self.running.skip()
         for table, _ in self.tables.sparse:
             table.is_stepped = True
         self.num_steps += 1
@@ -332,6 +343,28 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._looks.after_step(self.num_steps)
         self._between_steps()
         return returned
+
+    def _is_outside(self) -> bool:
+        """Return whether a guard leaves out the step in progress; its gradients are gone then.
+
+        Raises:
+            GuardError: if it ends the training.
+            GuardLossError: if it needs the loss.
+        """
+        if self.guard is None:
+            return False
+        tables = [table for table, _ in self.tables.sparse]
+        own = {id(table.weight) for table in tables}
+        parameters = (
+            each
+            for group in self.param_groups
+            for each in group["params"]
+            if id(each) not in own
+        )
+        is_outside = self.guard.look(tables, parameters, self.step_loss, step=self.num_begun)
+        if is_outside:
+            self.step_loss = self.guard.mean_loss  # what an adaptive period is chosen by
+        return is_outside
 
     def minimize(self, loss: torch.Tensor, *, examples: int | None = None) -> None:
         """Run ``loss.backward()``, ``step(examples=examples)`` and ``zero_grad()``."""
@@ -362,13 +395,38 @@ class DistributedOptimizer(torch.optim.Optimizer):
             FleetError: as ``fleet.remove_rows``.
         """
         mode = self.running
+        named = self._named(table)
+        self._check_removal("remove_rows")
+        return mode.remove(named, ids)
+
+    def prefetch_rows(self, table: str, ids: NDArray[np.int64]) -> PrefetchedRows:
+        """Have rows brought into memory, as ``fleet.prefetch_rows`` promises.
+
+        Args:
+            table: Its name.
+            ids: int64 [n], each once.
+
+        Raises:
+            TrainingFinishedError: after ``fleet.finish_training``.
+            TableUnknownError: if there is none of that name.
+            NotStartedError: before ``fleet.init_worker``.
+        """
+        mode = self.running
+        return PrefetchedRows(mode.prefetch_rows(self._named(table), ids))
+
+    def _named(self, table: str) -> SparseTable:
+        """Return a table of rows, while it is trained.
+
+        Raises:
+            TrainingFinishedError: after ``fleet.finish_training``.
+            TableUnknownError: if there is none of that name.
+        """
         if self.is_finished:
             raise TrainingFinishedError
         tables = {each.name: each for each, _ in self.tables.sparse}
         if table not in tables:
             raise TableUnknownError(table=table, known=", ".join(tables) or "none")
-        self._check_removal("remove_rows")
-        return mode.remove(tables[table], ids)
+        return tables[table]
 
     def _check_removal(self, function: str) -> None:
         """Pass if rows may be removed now.

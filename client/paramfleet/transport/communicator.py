@@ -17,15 +17,13 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import CancelledError, Future
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import uvloop
 
 from paramfleet.config.settings import WorkerSettings
 from paramfleet_shared.discovery.placement import Placement
-from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.errors import FleetError, IntegrityError, UnavailableError
-from paramfleet_shared.net.admin import AdminPortInUseError, AdminServer
 from paramfleet_shared.net.rpc.connection.direct import Waker
 from paramfleet_shared.net.rpc.endpoint import join_endpoint
 from paramfleet_shared.net.rpc.tasks import begun_here, rest_on_loop
@@ -34,6 +32,10 @@ from paramfleet_shared.system.gc_tuning import freeze
 from paramfleet_shared.telemetry.logs_and_metrics import setup_logging, show_warnings
 from paramfleet_shared.telemetry.otel import OtelTracing, tracing_of
 from paramfleet_shared.values.versions import versions
+
+if TYPE_CHECKING:  # aiohttp and redis are imported when a job is joined
+    from paramfleet_shared.discovery.session import JobSession
+    from paramfleet_shared.net.admin import AdminServer
 
 __all__ = ["BackgroundError", "Communicator", "CommunicatorClosedError"]
 
@@ -117,13 +119,14 @@ class Communicator:
         self._failure: FleetError | None = None
         self._waiting: set[asyncio.Task[Any]] = set()
         self._wakers: list[Waker] = []
+        self._facts: Callable[[], Mapping[str, Any]] = dict
         self._followers: list[Callable[[Placement], None]] = []
         self._stop = asyncio.Event()
         self._tasks: asyncio.TaskGroup | None = None
         self._pid = 0
 
     @property
-    def session(self) -> JobSession:
+    def session(self) -> "JobSession":
         """The membership in the job; ``join`` made it.
 
         Raises:
@@ -145,7 +148,7 @@ class Communicator:
         *,
         index: int | None,
         facts: Callable[[], Mapping[str, Any]] = dict,
-        admin: AdminServer | None = None,
+        admin: "AdminServer | None" = None,
     ) -> None:
         """Become a worker of the job and keep its lease from now on.
 
@@ -158,6 +161,8 @@ class Communicator:
         Raises:
             FleetError: as ``JobSession.join`` does.
         """
+        from paramfleet_shared.discovery.session import JobSession  # noqa: PLC0415 -- slow
+
         _log_as(settings, index)
 
         self.tracing = tracing_of(settings, "worker")
@@ -174,8 +179,9 @@ class Communicator:
                 tracing=self.tracing,
             )
             self._session = session
+            self._facts = facts
             self.spawn(session.run(after_beat=self._note_placement))
-            self.spawn(self._publish(session, facts))
+            self.spawn(self._publish())
 
         self.wait(join())
         member = self.session.member
@@ -354,10 +360,12 @@ class Communicator:
         finally:
             self._waiting.discard(task)
 
-    async def _start_admin(self, admin: AdminServer | None, settings: WorkerSettings) -> str:
+    async def _start_admin(self, admin: "AdminServer | None", settings: WorkerSettings) -> str:
         """Return the admin address; empty without one. A worker trains without it, too."""
         if admin is None:
             return ""
+        from paramfleet_shared.net.admin import AdminPortInUseError  # noqa: PLC0415 -- slow
+
         try:
             port = await admin.start(settings.bind or settings.host, settings.admin_port)
         except AdminPortInUseError as error:
@@ -366,12 +374,22 @@ class Communicator:
         self._admin = admin
         return join_endpoint(settings.host, port)
 
-    async def _publish(
-        self, session: JobSession, facts: Callable[[], Mapping[str, Any]]
-    ) -> None:
+    async def mark_done(self) -> None:
+        """Say that this worker has finished training, and how far it came.
+
+        Raises:
+            NoRedisError: if Redis stays away for ``call_timeout_s``.
+        """
+        await self._publish_now()
+        await self.session.mark_done()
+
+    async def _publish(self) -> None:
         while True:
-            await session.publish({**facts(), "versions": versions()})
+            await self._publish_now()
             await self.clock.sleep(_PUBLISH_PERIOD_S)
+
+    async def _publish_now(self) -> None:
+        await self.session.publish({**self._facts(), "versions": versions()})
 
     async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
         try:

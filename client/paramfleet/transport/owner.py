@@ -27,6 +27,7 @@ from paramfleet_shared.errors.logs import (
     OtherTermError,
 )
 from paramfleet_shared.errors.served import TablesNotDeclaredError, UnknownWorkerError
+from paramfleet_shared.errors.tables import ColdDiskError
 from paramfleet_shared.net.rpc.call_errors import PeerUnreachableError
 from paramfleet_shared.net.rpc.client import (
     Channel,
@@ -48,7 +49,7 @@ _REPLACED = (FencedError, PeerUnprovenError)
 """Errors of where a process was before: it was replaced, as the registry told it, or another
 program listens there now."""
 
-_AGAIN = (LogClosedError, OtherTermError, PeerUnreachableError, *_REPLACED)
+_AGAIN = (ColdDiskError, LogClosedError, OtherTermError, PeerUnreachableError, *_REPLACED)
 """Errors of a process that is ending, or that ends now: the next one is awaited."""
 
 _PASSING = (UnavailableError, OutcomeUnknownError, *_REPLACED)

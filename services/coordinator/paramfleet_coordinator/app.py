@@ -333,6 +333,7 @@ class Coordinator:
             view,
             clock=self._clock,
             checkpoint_dir=settings.checkpoint_dir,
+            prometheus_url=settings.prometheus_url,
             hurter=Hurter(self._store) if settings.chaos else None,
         )
         audit_log = AuditLog(keep=self._job_registry.keep_audit)

@@ -1,12 +1,14 @@
 """Settings of the coordinator."""
 
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from paramfleet_shared.files.folders import FolderNameError, check_folder_name
 from paramfleet_shared.settings.config import JobSettings, SettingError, check_ranges
 
 __all__ = ["CoordinatorSettings"]
 
+_SCHEMES = ("http", "https")
 
 _RANGES: dict[str, tuple[float, float]] = {
     "worker_num": (0, 65_536),
@@ -99,6 +101,10 @@ class CoordinatorSettings(JobSettings):
     working folder. All pservers and worker 0 must share it, and it must be below one of the
     pservers' checkpoint_dirs."""
 
+    prometheus_url: str = ""
+    """Address of the Prometheus that reads this job's metrics, as http://prometheus:9090: the
+    dashboard has a link to it. Empty shows none."""
+
     finish_grace_s: float = 10.0
     """Seconds a finished job's members get to leave before the coordinator ends."""
 
@@ -125,6 +131,10 @@ class CoordinatorSettings(JobSettings):
             raise SettingError(
                 name="checkpoint_dir", value=self.checkpoint_dir, rule=f"a folder: {error.rule}"
             ) from error
+        url = urlsplit(self.prometheus_url)
+        is_page = not self.prometheus_url or (url.scheme in _SCHEMES and bool(url.hostname))
+        rule = "an address that begins with http:// or https://, or empty"
+        _require(is_page, "prometheus_url", self.prometheus_url, rule)
         levels = ("ERROR", "WARNING", "INFO", "DEBUG")
         rule = f"one of {', '.join(levels)}"
         _require(self.log_level.upper() in levels, "log_level", self.log_level, rule)

@@ -5,7 +5,7 @@ from paramfleet_pserver.config import PServerSettings
 from paramfleet_shared.settings.cli import settings_command
 from paramfleet_shared.settings.config import Resolved
 from paramfleet_shared.tables.kernels.basics.readiness import is_cold
-from paramfleet_shared.tables.warm import warm_all
+from paramfleet_shared.tables.warm import warm_usual
 
 __all__ = ["main", "prepare"]
 
@@ -13,7 +13,7 @@ __all__ = ["main", "prepare"]
 def prepare() -> None:
     """Load what a pserver needs before it is known which one: what a standby process does."""
     if not is_cold():
-        warm_all()
+        warm_usual()
 
 
 def _run(resolved: Resolved[PServerSettings]) -> int:

@@ -57,7 +57,7 @@ from paramfleet_shared.tables.kernels.basics.readiness import (
     compiling,
     is_cold,
 )
-from paramfleet_shared.tables.warm import warm_all
+from paramfleet_shared.tables.warm import warm_usual
 from paramfleet_shared.telemetry.logs_and_metrics import MetricRegistry, setup_logging
 from paramfleet_shared.telemetry.otel import tracing_of
 
@@ -276,13 +276,16 @@ class PServer:
             rule = f"a folder that can be written ({error.strerror})"
             name = "cold_dir" if settings.cold_dir else "data_dir"
             raise SettingError(name=name, value=settings.cold_folder, rule=rule) from error
-        stack.callback(folder.close)
+        stack.callback(folder.remove)
         await self._compile(cold.WARM_DISK)
         await asyncio.to_thread(cold.warm_disk)
         tables = cold.ColdTables(
-            folder, budget_bytes=settings.memory_budget_bytes, tables=settings.table_budgets
+            folder,
+            budget_bytes=settings.memory_budget_bytes,
+            tables=settings.table_budgets,
+            origin=self._config.get("table_memory_budgets", {}).get("origin", ""),
         )
-        return tables.new_shard
+        return NewShard(tables.new_shard, tables.check, tables.note_tables)
 
     async def _serve_alone(
         self, stack: AsyncExitStack, parts: GroupParts, admin: AdminServer
@@ -342,7 +345,7 @@ class PServer:
         if is_cold():
             await self._compile()
         if not seems_to_return(settings):  # else a replay loads those kernels that it needs
-            await asyncio.to_thread(warm_all)  # as freeze
+            await asyncio.to_thread(warm_usual)  # as freeze
         return port
 
     def _new_admin(self) -> AdminServer:

@@ -6,6 +6,7 @@ ends with SIGTERM or SIGINT.
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -21,6 +22,7 @@ from paramfleet_serving.api.routes import Api, in_json
 from paramfleet_serving.config import ServingSettings
 from paramfleet_serving.following.folder import FolderSource
 from paramfleet_serving.following.follower import Follower, FollowRules
+from paramfleet_serving.following.missing import reason_to_wait
 from paramfleet_serving.following.source import Source
 from paramfleet_serving.measures import Measures
 from paramfleet_serving.store.warming import load_kernels
@@ -106,6 +108,7 @@ class StreamServer:
             now=lambda: datetime.now(UTC).timestamp(),
         )
         self._is_compiling = False
+        self._has_own_source = source is not None
         self._server = self._new_server(resolved, registry)
 
     async def serve(self, started: "asyncio.Future[int] | None" = None) -> None:
@@ -127,8 +130,9 @@ class StreamServer:
             log.info("serving.started", extra={"url": url, "pid": os.getpid()})
             if started is not None:
                 started.set_result(port)
-            await self._load_kernels()
             async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._tell_what_is_missing())
+                await self._load_kernels()
                 tasks.create_task(self.follower.run())
                 tasks.create_task(self._measure())
                 tasks.create_task(keep_tidy(self._clock))
@@ -187,6 +191,16 @@ class StreamServer:
             self._is_compiling = False
         await asyncio.to_thread(load_kernels)
         freeze()
+
+    async def _tell_what_is_missing(self) -> None:
+        """Say at once if there is nothing to follow: an error comes late, or never."""
+        if self._has_own_source:
+            return
+        with contextlib.suppress(OSError):  # the follower says it, each time it looks
+            reason = await asyncio.to_thread(reason_to_wait, self._settings)
+            if reason:
+                extra = {"source": self.follower.source.name, "reason": reason}
+                log.warning("serving.nothing_to_follow", extra=extra)
 
     async def _measure(self) -> None:
         """Set the gauges, again and again."""

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import click
 from paramfleet.config.settings import WorkerSettings
 from paramfleet_shared.files.addresses import place_of
 from paramfleet_shared.net.secret import new_secret, open_warnings, write_secret
-from paramfleet_shared.settings.cli import BoundedCommand, BoundedGroup, click_type, echo
+from paramfleet_shared.settings.cli import BoundedCommand, click_type, echo
 from paramfleet_shared.settings.config import (
     Option,
     Resolved,
@@ -24,6 +25,8 @@ from paramfleet_shared.settings.config import (
 )
 from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.telemetry.logs_and_metrics import setup_logging
+from paramfleet_worker.app.beginning.demo.command import SCRIPT, launch_words
+from paramfleet_worker.app.beginning.new_project.command import new
 from paramfleet_worker.app.commands.checkpoints import checkpoint, export
 from paramfleet_worker.app.commands.operating import COMMANDS
 from paramfleet_worker.app.commands.outcomes import check_working_folder, exit_code_of
@@ -33,7 +36,10 @@ from paramfleet_worker.app.launch.naming import with_name
 from paramfleet_worker.app.launch.planning import plan_launch
 from paramfleet_worker.app.launch.preparing import prepared_launch
 from paramfleet_worker.app.script import become_worker, script_of
+from paramfleet_worker.app.shell.completion import completion, files
+from paramfleet_worker.app.shell.delegates import LazyGroup, with_dashes
 from paramfleet_worker.config import LaunchSettings
+from paramfleet_worker.core.showing.lines import amount_of
 from paramfleet_worker.process.console import Console
 from paramfleet_worker.process.ports import PortReservations
 
@@ -41,18 +47,8 @@ __all__ = ["main"]
 
 log = logging.getLogger("paramfleet_worker")
 
-DELEGATE = {
-    "add_help_option": False,
-    "context_settings": {"ignore_unknown_options": True, "allow_interspersed_args": False},
-}
 
-
-def _with_dashes(token: str) -> str:
-    """Take ``--worker_num``, as Fleet spells it, for ``--worker-num``."""
-    return token.replace("_", "-")
-
-
-@click.group(cls=BoundedGroup, context_settings={"token_normalize_func": _with_dashes})
+@click.group(cls=LazyGroup, context_settings={"token_normalize_func": with_dashes})
 @click.version_option(package_name="paramfleet", prog_name="paramfleet")
 def main() -> None:
     """Parameter-server training for PyTorch."""
@@ -82,7 +78,8 @@ def _launch(
             environment=environment,
             file=Path(file) if file else None,
         )
-        console = Console(sys.stdout.buffer, sys.stderr.buffer, environment)
+        amount = amount_of(quiet=resolved.value.quiet, verbose=resolved.value.verbose)
+        console = Console(sys.stdout.buffer, sys.stderr.buffer, environment, amount=amount)
         script = script_of(arguments, model=model, options=option)
         if resolved.value.collective:
             from paramfleet_worker.app.launch.collective import launch_collective  # noqa: PLC0415 -- slow
@@ -163,85 +160,76 @@ def _tell_settings(resolved: Resolved[WorkerSettings]) -> None:
         echo(f"[worker] {line}", err=True)
 
 
-@main.command("coordinator", **DELEGATE)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def _coordinator(arguments: tuple[str, ...]) -> None:
+@main.delegate("coordinator")
+def _coordinator() -> click.Command:
     """Run the coordinator of a job."""
-    from paramfleet_coordinator.__main__ import main as command  # noqa: PLC0415 -- slow
+    from paramfleet_coordinator.__main__ import main  # noqa: PLC0415 -- slow
 
-    _delegate(command, "coordinator", arguments)
+    return main
 
 
-@main.command("train", **DELEGATE)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def _train(arguments: tuple[str, ...]) -> None:
+@main.delegate("train")
+def _train() -> click.Command:
     """Train a model folder in this process."""
-    from paramfleet.runner.__main__ import main as command  # noqa: PLC0415 -- slow
+    from paramfleet.runner.__main__ import main as runner  # noqa: PLC0415 -- slow
 
-    command.main(["train", *arguments], prog_name="paramfleet")
+    return runner.commands["train"]
 
 
-@main.command("infer", **DELEGATE)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def _infer(arguments: tuple[str, ...]) -> None:
+@main.delegate("infer")
+def _infer() -> click.Command:
     """Score a model folder's checkpoints in this process."""
-    from paramfleet.runner.__main__ import main as command  # noqa: PLC0415 -- slow
+    from paramfleet.runner.__main__ import main as runner  # noqa: PLC0415 -- slow
 
-    command.main(["infer", *arguments], prog_name="paramfleet")
+    return runner.commands["infer"]
 
 
-@main.command("certs", **DELEGATE)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def _certs(arguments: tuple[str, ...]) -> None:
+@main.delegate("certs")
+def _certs() -> click.Command:
     """Make and show the certificates of a job's roles."""
-    from paramfleet_worker.app.commands.certs import certs as command  # noqa: PLC0415 -- slow
+    from paramfleet_worker.app.commands.certs import certs  # noqa: PLC0415 -- slow
 
-    _delegate(command, "certs", arguments)
+    return certs
 
 
-@main.command("doctor", **DELEGATE)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def _doctor(arguments: tuple[str, ...]) -> None:
+@main.delegate("doctor")
+def _doctor() -> click.Command:
     """Look for what would keep a job from running here."""
-    from paramfleet_worker.app.doctor.report import doctor as command  # noqa: PLC0415 -- slow
+    from paramfleet_worker.app.doctor.report import doctor  # noqa: PLC0415 -- slow
 
-    _delegate(command, "doctor", arguments)
+    return doctor
 
 
-@main.command("plan", **DELEGATE)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def _plan(arguments: tuple[str, ...]) -> None:
+@main.delegate("plan")
+def _plan() -> click.Command:
     """Say what each pserver needs for a table; no job is needed."""
-    from paramfleet_worker.app.planning.command import plan as command  # noqa: PLC0415 -- slow
+    from paramfleet_worker.app.planning.command import plan  # noqa: PLC0415 -- slow
 
-    _delegate(command, "plan", arguments)
+    return plan
 
 
-@main.command("verify", **DELEGATE)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def _verify(arguments: tuple[str, ...]) -> None:
+@main.delegate("verify")
+def _verify() -> click.Command:
     """Let processes of small jobs die, and check that no change is lost or doubled."""
-    from paramfleet_worker.app.commands.verify import verify as command  # noqa: PLC0415 -- slow
+    from paramfleet_worker.app.commands.verify import verify  # noqa: PLC0415 -- slow
 
-    _delegate(command, "verify", arguments)
+    return verify
 
 
-@main.command("data", **DELEGATE)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def _data(arguments: tuple[str, ...]) -> None:
+@main.delegate("data")
+def _data() -> click.Command:
     """See and remove what pservers keep below a data folder."""
-    from paramfleet_worker.app.commands.data import data as command  # noqa: PLC0415 -- slow
+    from paramfleet_worker.app.commands.data import data  # noqa: PLC0415 -- slow
 
-    _delegate(command, "data", arguments)
+    return data
 
 
-@main.command("delta", **DELEGATE)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def _delta(arguments: tuple[str, ...]) -> None:
+@main.delegate("delta")
+def _delta() -> click.Command:
     """Write, see, check and tidy the stream of a model's changes in a folder."""
-    from paramfleet_worker.app.commands.deltas import delta as command  # noqa: PLC0415 -- slow
+    from paramfleet_worker.app.commands.deltas import delta  # noqa: PLC0415 -- slow
 
-    _delegate(command, "delta", arguments)
+    return delta
 
 
 @main.command("secret")
@@ -265,40 +253,36 @@ def _secret(file: str) -> None:
     sys.exit(exit_code_of("secret", run))
 
 
-@main.command("tokens", **DELEGATE)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def _tokens(arguments: tuple[str, ...]) -> None:
+@main.delegate("tokens")
+def _tokens() -> click.Command:
     """Make, list and revoke the tokens that admin addresses accept."""
-    from paramfleet_worker.app.commands.tokens import tokens as command  # noqa: PLC0415 -- slow
+    from paramfleet_worker.app.commands.tokens import tokens  # noqa: PLC0415 -- slow
 
-    _delegate(command, "tokens", arguments)
+    return tokens
 
 
-@main.command("pserver", **DELEGATE)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def _pserver(arguments: tuple[str, ...]) -> None:
+@main.delegate("pserver")
+def _pserver() -> click.Command:
     """Run a pserver of a job."""
-    from paramfleet_pserver.__main__ import main as command  # noqa: PLC0415 -- slow
+    from paramfleet_pserver.__main__ import main  # noqa: PLC0415 -- slow
 
-    _delegate(command, "pserver", arguments)
+    return main
 
 
-@main.command("serve", **DELEGATE)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def _serve(arguments: tuple[str, ...]) -> None:
-    """Serve a model from the stream of its changes, or from its running job."""
-    from paramfleet_serving.__main__ import main as command  # noqa: PLC0415 -- slow
+def _find_job(arguments: tuple[str, ...]) -> None:
+    """Put into the environment where the job is that a server is to follow."""
     from paramfleet_worker.app.serving import job_variables  # noqa: PLC0415 -- slow
 
     found = job_variables(arguments, read_environment())
     os.environ.update(found)  # noqa: TID251 - whence the command reads its settings
-    _delegate(command, "serve", arguments)
 
 
-def _delegate(command: click.Command, name: str, arguments: tuple[str, ...]) -> None:
-    command.main(
-        list(arguments), prog_name=f"paramfleet {name}", token_normalize_func=_with_dashes
-    )
+@main.delegate("serve", prepare=_find_job)
+def _serve() -> click.Command:
+    """Serve a model from the stream of its changes, or from its running job."""
+    from paramfleet_serving.__main__ import main  # noqa: PLC0415 -- slow
+
+    return main
 
 
 def _script_command(
@@ -318,7 +302,11 @@ def _script_command(
     )
     options = [_option(each) for each in options_of(settings) if not each.secret]
     rest = click.Argument(
-        ["arguments"], nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT [ARGS]...]"
+        ["arguments"],
+        nargs=-1,
+        type=click.UNPROCESSED,
+        metavar="[SCRIPT [ARGS]...]",
+        shell_complete=files,
     )
     return BoundedCommand(
         name,
@@ -327,6 +315,32 @@ def _script_command(
         help=callback.__doc__,
         context_settings={"allow_interspersed_args": False},
     )
+
+
+@main.command("demo", context_settings={"show_default": True})
+@click.option("--mode", type=click.Choice(["sync", "async", "geo"]), default="geo")
+@click.option("--servers", type=click.IntRange(min=1), default=1, help="Pservers.")
+@click.option("--workers", type=click.IntRange(min=1), default=2, help="Workers.")
+@click.option("--steps", type=click.IntRange(min=1), default=300, help="Of each worker.")
+@click.option("--show", is_flag=True, help="Print the example's script, to begin with.")
+def _demo(mode: str, servers: int, workers: int, steps: int, *, show: bool) -> None:
+    """Train an example on this machine: wide and deep on made-up clicks.
+
+    The last line is the result as JSON; logs are in log/. The kernels of the tables are
+    compiled at the first start, which takes half a minute or more.
+    """
+    if show:
+        click.echo(SCRIPT.read_text(encoding="utf-8"), nl=False)
+        return
+
+    def run() -> int:
+        torch = find_spec("torch") is not None
+        words = launch_words(
+            mode=mode, servers=servers, workers=workers, steps=steps, torch=torch
+        )
+        main.commands["launch"].main(words, prog_name="paramfleet demo")
+
+    sys.exit(exit_code_of("demo", run))
 
 
 def _option(option: Option) -> click.Option:
@@ -353,7 +367,7 @@ main.add_command(
     )
 )
 
-for _command in (*COMMANDS, tables, checkpoint, export):
+for _command in (*COMMANDS, tables, checkpoint, completion, export, new):
     main.add_command(_command)
 
 if __name__ == "__main__":

@@ -89,7 +89,8 @@ class LaunchSettings(SecuritySettings):
     """On Ray: GPUs that each worker asks for."""
 
     log_dir: Path = Path("log")
-    """Folder that gets serverlog.N, workerlog.N, coordinatorlog.0 and redislog.0."""
+    """Folder that gets serverlog.N, workerlog.N, coordinatorlog.0, redislog.0 and
+    launcherlog.0."""
 
     servers: str = ""
     """Several machines: ip:port of every pserver of the job, with commas between."""
@@ -145,12 +146,28 @@ class LaunchSettings(SecuritySettings):
     does beside `fleet.run_server()`. Without, its server alone is started, with what the script
     gave it: that saves the imports of the script, torch among them."""
 
+    share_imports: bool = True
+    """On Linux, with pservers: whether the processes that run the script are forks of one that
+    has imported torch and paramfleet, and start sooner so. Without, as where the script's
+    folder has a module of a name that those import, or the script sets a variable that
+    libraries read, each is a new interpreter."""
+
     ips: str = ""
     """Collective mode on several machines: their addresses, with commas between; the first
     hosts the rendezvous."""
 
     master_port: int = 29500
     """Collective mode on several machines: port of the rendezvous address on the first."""
+
+    verbose: bool = False
+    """Show all that the processes log, joins and settings too: the terminal has what scripts
+    print, warnings and the job's progress, and the log folder has the rest."""
+
+    quiet: bool = False
+    """Show only what scripts print, and what goes wrong."""
+
+    open: bool = False
+    """Open the job's page in a browser, once its coordinator serves it."""
 
     host_ip: str = ""
     """Several machines: the one address of the lists that is this machine; empty takes
@@ -159,6 +176,9 @@ class LaunchSettings(SecuritySettings):
     def __post_init__(self) -> None:
         check_ranges(self, _RANGES)
         check_texts(self)
+        if self.quiet and self.verbose:
+            rule = "left out with --verbose, which shows all"
+            raise SettingError(name="quiet", value=self.quiet, rule=rule)
         self._check_servers()
         self.job_settings(self.redis if "://" in self.redis else "")  # its name is a file's
         if self.durability != "async" and not self.data_dir:
@@ -331,7 +351,7 @@ class LaunchSettings(SecuritySettings):
             raise SettingError(name="on", value=self.on, rule=rule)
         for name in (
             "server_num", "worker_num", "elastic", "servers", "workers", "coordinator", "redis",
-            "checkpoint_dirs", "resume", "data_dir", "replicas",
+            "checkpoint_dirs", "resume", "data_dir", "replicas", "open",
         ):  # fmt: skip
             value = getattr(self, name)
             if value:

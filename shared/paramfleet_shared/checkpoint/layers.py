@@ -29,6 +29,7 @@ from paramfleet_shared.checkpoint.manifest import (
 )
 from paramfleet_shared.files.documents import read_content, read_document
 from paramfleet_shared.tables.spec import TableSpec
+from paramfleet_shared.values.sorting import each_once
 
 __all__ = ["MOST_LAYERS", "Layer", "LayerFile", "Layers", "folders_of", "read_layers"]
 
@@ -178,7 +179,7 @@ class Layers:
         if manifest.increment is not None:
             removed = manifest.increment.removed
             found += [read_removed(folder, e) for e in removed if e.table == spec.name]
-        return np.unique(np.concatenate(found))
+        return each_once(np.concatenate(found))
 
 
 def read_layers(

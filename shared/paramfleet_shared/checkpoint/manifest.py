@@ -59,6 +59,7 @@ from paramfleet_shared.files.tensorfile import (
 )
 from paramfleet_shared.tables.rows.states import check_rows
 from paramfleet_shared.tables.spec import TableSpec
+from paramfleet_shared.values.sorting import each_once
 
 __all__ = [
     "FORMAT", "GROUP_FORMAT", "MANIFEST", "VERSION", "CheckpointDamagedError",
@@ -757,7 +758,7 @@ def _check_content(part: FilePart, spec: TableSpec) -> None:
     Raises:
         ValueError: if they aren't.
     """
-    if part.ids is not None and len(np.unique(part.ids)) != part.num_rows:
+    if part.ids is not None and len(each_once(part.ids)) != part.num_rows:
         raise ValueError("an id is there twice")
     wrong = check_rows(spec.optimizer, part.values, part.states)
     if wrong is not None:

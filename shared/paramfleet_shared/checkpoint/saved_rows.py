@@ -3,7 +3,6 @@
 Shape legend: n = rows, D = row width.
 """
 
-import difflib
 import os
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +18,7 @@ from paramfleet_shared.checkpoint.saved_ids import check_each_once
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.files.addresses import place_of
 from paramfleet_shared.tables.spec import TableSpec
+from paramfleet_shared.values.texts import nearest
 
 __all__ = ["NoSuchTableError", "SavedRows", "load_rows", "sparse_spec"]
 
@@ -79,12 +79,11 @@ def sparse_spec(folder: Path, manifest: Manifest, table: str) -> TableSpec:
     specs = {saved.spec.name: saved.spec for saved in manifest.tables}
     sparse = sorted(name for name, spec in specs.items() if spec.kind == "sparse")
     if table not in sparse:
-        nearest = difflib.get_close_matches(table, sparse, n=1)
         raise NoSuchTableError(
             path=str(folder),
             table=table,
             known=", ".join(sparse) or "none",
-            nearest=next(iter(nearest), ""),
+            nearest=nearest(table, sparse) or "",
         )
     return specs[table]
 

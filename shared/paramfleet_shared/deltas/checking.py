@@ -20,6 +20,7 @@ from paramfleet_shared.deltas.stored.schema import (
     checked_table,
 )
 from paramfleet_shared.files.row_files import are_finite, are_sorted
+from paramfleet_shared.values.sorting import each_once
 
 __all__ = ["checked_change", "checked_moment", "checked_parameters", "checked_piece"]
 
@@ -141,7 +142,7 @@ def _sorted(table: TableChange) -> TableChange:
         counts[:-1] = ids[1:] != ids[:-1]
         ids, rows = ids[counts], rows[order[counts]]
     if not are_sorted(removed):
-        removed = np.unique(removed)
+        removed = each_once(removed)
     return TableChange(ids, np.ascontiguousarray(rows), removed)
 
 

@@ -1,8 +1,6 @@
 """What can be wrong with a stream, its folder, or what is asked of it."""
 
-from typing_extensions import override
-
-from paramfleet_shared.errors import ContractError, IntegrityError, UnavailableError
+from paramfleet_shared.errors import ContractError, HeldError, IntegrityError, UnavailableError
 
 __all__ = [
     "BaseDamagedError",
@@ -71,22 +69,14 @@ class StreamBusyError(UnavailableError):
     )
 
 
-class StreamHeldError(UnavailableError):
+class StreamHeldError(HeldError):
     """Another process writes to the folder; nothing was changed."""
 
     code = "unavailable.stream_held"
-    path: str
-    """The folder."""
-    holder: str
-    """Process id and machine; empty if they can't be told."""
-
-    @override
-    def describe(self) -> str:
-        holder = f"process {self.holder}" if self.holder else "another process"
-        return (
-            f"{self.path} is written to by {holder}: end that one, or give this one a folder "
-            "of its own; --take-over takes the folder away from it"
-        )
+    sentence = (
+        "{path} is written to by {holder}: end that one, or give this one a folder of its own; "
+        "--take-over takes the folder away from it"
+    )
 
 
 class ChangesUnavailableError(UnavailableError):

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_shared.files.documents import whole
+from paramfleet_shared.files.row_files import part_from_wire, part_of_row
 from paramfleet_shared.tables.spec import InitializerSpec, Storage, TableSpec
 
 __all__ = [
@@ -82,7 +83,11 @@ class StreamTable:
     """How the job's pservers keep values; first values are rounded so."""
 
     zero_unknown: bool = False
-    """Whether an id without a row reads zeros: the job makes its row when it is pushed."""
+    """Whether an id without a row reads zeros, as first values in the job are."""
+
+    drawn: tuple[int, int] | None = None
+    """Which of a row's first values the initializer makes, the first one and the end; the
+    others are 0. None for all of them."""
 
     def __post_init__(self) -> None:
         TableSpec(
@@ -97,13 +102,15 @@ class StreamTable:
     @classmethod
     def of(cls, spec: TableSpec) -> "StreamTable":
         """Describe a sparse table of a job."""
+        drawn = spec.drawn
         return cls(
             name=spec.name,
             dim=spec.dim,
             seed=spec.seed,
             initializer=spec.initializer,
             storage=spec.storage,
-            zero_unknown=spec.creates_at_push,
+            zero_unknown=not drawn,
+            drawn=part_of_row(drawn, spec.dim),
         )
 
     @classmethod
@@ -119,18 +126,23 @@ class StreamTable:
         seed, zero_unknown = wire["seed"], wire["zero_unknown"]
         if type(seed) is not int or type(zero_unknown) is not bool:
             raise ValueError("seed must be an integer, and zero_unknown true or false")
+        dim = whole(wire["dim"], "dim")
         return cls(
             name=wire["name"],
-            dim=whole(wire["dim"], "dim"),
+            dim=dim,
             seed=seed,
             initializer=InitializerSpec(**dict(wire["initializer"])),
             storage=wire["storage"],
             zero_unknown=zero_unknown,
+            drawn=part_from_wire(wire.get("drawn"), dim),
         )
 
     def to_wire(self) -> dict[str, Any]:
-        """Return plain values that ``from_wire`` takes."""
-        return asdict(self)
+        """Return plain values for ``from_wire``; of what few tables have nothing else."""
+        wire = asdict(self)
+        if self.drawn is None:
+            del wire["drawn"]
+        return wire
 
     @property
     def digest(self) -> str:

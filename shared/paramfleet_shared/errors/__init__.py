@@ -29,11 +29,14 @@ from collections.abc import Mapping
 from inspect import get_annotations
 from typing import Any, ClassVar, dataclass_transform, get_origin
 
+from typing_extensions import override
+
 from paramfleet_shared.values.texts import MAX_SHOWN, printable, shortened, shown
 
 __all__ = [
     "ContractError",
     "FleetError",
+    "HeldError",
     "IntegrityError",
     "JobFailedError",
     "OutcomeUnknownError",
@@ -140,6 +143,22 @@ class UnavailableError(FleetError):
 
     code = "unavailable"
     retryable = True
+
+
+class HeldError(UnavailableError):
+    """Another process holds what only one may have; nothing was changed.
+
+    A class below has a code of its own, and a sentence with the path and the holder.
+    """
+
+    path: str
+    holder: str
+    """Process id and machine; empty if they can't be told."""
+
+    @override
+    def describe(self) -> str:
+        holder = f"process {self.holder}" if self.holder else "another process"
+        return self.sentence.format(path=self.path, holder=holder)
 
 
 class OutcomeUnknownError(FleetError):

@@ -1,9 +1,8 @@
 """Errors of what a pserver keeps on its disk: its log, and snapshots; a part of ``served``."""
 
-from typing_extensions import override
-
 from paramfleet_shared.errors import (
     ContractError,
+    HeldError,
     IntegrityError,
     OutcomeUnknownError,
     UnavailableError,
@@ -130,19 +129,11 @@ class LogDamagedError(IntegrityError):
     )
 
 
-class LogInUseError(UnavailableError):
+class LogInUseError(HeldError):
     """Another process, or another part of this one, has the log open."""
 
     code = "unavailable.log_in_use"
-    path: str
-    holder: int
-    """Process id; 0 if it can't be told."""
-
-    @override
-    def describe(self) -> str:
-        holder = f"process {self.holder}" if self.holder else "another process"
-        remedy = "end that one, or name another folder"
-        return f"the log in {self.path} is in use by {holder}: {remedy}"
+    sentence = "the log in {path} is in use by {holder}: end that one, or name another folder"
 
 
 class LogOfOtherJobError(ContractError):

@@ -2,10 +2,16 @@
 
 from typing_extensions import override
 
-from paramfleet_shared.errors import ContractError, UnavailableError
+from paramfleet_shared.errors import ContractError, IntegrityError, UnavailableError
 from paramfleet_shared.values.amounts import gigabytes
 
-__all__ = ["StagedGoneError", "TableLimitError", "TableMemoryError"]
+__all__ = [
+    "ColdDiskError",
+    "ColdRowsLostError",
+    "StagedGoneError",
+    "TableLimitError",
+    "TableMemoryError",
+]
 
 
 class TierModeError(ContractError):
@@ -79,6 +85,30 @@ class TableMemoryError(ContractError):
             "free: use more pservers or machines with more memory, make the table smaller, or "
             "raise PARAMFLEET_PSERVER__MEMORY_SHARE"
         )
+
+
+class ColdDiskError(UnavailableError):
+    """A pserver ends, as its disk has failed; the next process has its rows from a copy."""
+
+    code = "unavailable.cold_disk"
+    server: int
+    reason: str
+    sentence = (
+        "pserver {server} ends, as rows that it had on a disk can't be used: {reason}; another"
+        " process goes on from its log or a replica: ask that one"
+    )
+
+
+class ColdRowsLostError(IntegrityError):
+    """A pserver's disk has failed, and this process can't go on."""
+
+    code = "integrity.cold_rows_lost"
+    server: int
+    reason: str
+    sentence = (
+        "pserver {server} can't use rows that it had on a disk: {reason}; see to the disk of"
+        " its cold_dir. Where it has no log and no replica, resume the job from a checkpoint"
+    )
 
 
 class StagedGoneError(UnavailableError):

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import final
 
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.files.held import is_at
 from paramfleet_shared.files.regular_files import replaced
 
 __all__ = [
@@ -200,7 +201,7 @@ class JobFolder:
                 facts = self.facts()
                 pid, launch = (facts.pid, facts.launch) if facts else (0, "?")
                 raise JobRunsError(job=job, pid=pid, launch=launch) from error
-            if _is_same(lock, self.path):
+            if is_at(lock, self.path):
                 self._lock = lock
                 _clear(self.path)
                 return
@@ -293,13 +294,6 @@ def _require_own_way(path: Path) -> None:
         if fact.st_mode & 0o022 and not fact.st_mode & stat.S_ISVTX:
             reason = f"others may rename what is in {above} (mode {fact.st_mode & 0o7777:04o})"
             raise UnsafeFolderError(path=str(path), reason=reason)
-
-
-def _is_same(descriptor: int, path: Path) -> bool:
-    """Return whether a path still leads to what was opened."""
-    with contextlib.suppress(FileNotFoundError):
-        return os.path.samestat(os.fstat(descriptor), path.lstat())
-    return False
 
 
 @contextlib.contextmanager

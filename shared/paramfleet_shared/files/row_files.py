@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["are_finite", "are_sorted", "checked_rows", "row_file_name"]
+from paramfleet_shared.values.texts import shown
+
+__all__ = [
+    "are_finite",
+    "are_sorted",
+    "checked_rows",
+    "part_from_wire",
+    "part_of_row",
+    "row_file_name",
+]
 
 _PIECE = 1 << 20
 _MAX_STEM = 150
@@ -61,6 +70,31 @@ def are_finite(values: NDArray[np.float32]) -> bool:
     flat = values.reshape(-1)
     starts = range(0, len(flat), _PIECE)
     return all(bool(np.isfinite(flat[at : at + _PIECE]).all()) for at in starts)
+
+
+def part_of_row(values: range, dim: int) -> tuple[int, int] | None:
+    """Return a part of a row as a manifest says it: (first, end); None for all or nothing.
+
+    Args:
+        values: Of a row.
+        dim: How many it has.
+    """
+    return None if len(values) in {0, dim} else (values.start, values.stop)
+
+
+def part_from_wire(wire: Any, dim: int) -> tuple[int, int] | None:
+    """Read what ``part_of_row`` returned.
+
+    Raises:
+        ValueError: if it is no part of a row of ``dim`` values.
+    """
+    if wire is None:
+        return None
+    is_pair = isinstance(wire, list | tuple) and [type(each) for each in wire] == [int, int]
+    if not is_pair or not 0 <= wire[0] < wire[1] <= dim:
+        rule = f"a part of a row must be two numbers from 0 to {dim}: {shown(wire)}"
+        raise ValueError(rule)
+    return wire[0], wire[1]
 
 
 def row_file_name(table: str, taken: set[str], *, kind: str = "rows") -> str:

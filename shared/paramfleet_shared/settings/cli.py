@@ -6,7 +6,7 @@ import sys
 import typing
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import IO, Any, Literal, TypeVar
 
 import click
 from typing_extensions import override
@@ -21,7 +21,7 @@ from paramfleet_shared.settings.config import (
 )
 from paramfleet_shared.values.texts import printable, shortened
 
-__all__ = ["BoundedCommand", "BoundedGroup", "click_type", "echo", "settings_command"]
+__all__ = ["BoundedCommand", "BoundedGroup", "click_type", "echo", "in_red", "settings_command"]
 
 T = TypeVar("T")
 
@@ -68,23 +68,49 @@ class BoundedGroup(_Bounded, click.Group):
     command_class: type[click.Command] | None = BoundedCommand
 
 
+class _WrongWordsError(click.UsageError):
+    """A command line that can't be meant: says why, and then how it is used."""
+
+    @override
+    def show(self, file: IO[Any] | None = None) -> None:
+        file = file or sys.stderr
+        color = None if self.ctx is None else self.ctx.color
+        click.echo(in_red(f"Error: {self.format_message()}", file), file=file, color=color)
+        if self.ctx is None:
+            return
+        click.echo(self.ctx.get_usage(), file=file, color=color)
+        if self.ctx.command.get_help_option(self.ctx) is not None:
+            hint = f"Try '{self.ctx.command_path} {self.ctx.help_option_names[0]}' for help."
+            click.echo(hint, file=file, color=color)
+
+
+def in_red(text: str, file: IO[Any]) -> str:
+    """Return the text of an error for a file: red in a terminal, unless ``NO_COLOR`` is set."""
+    if not file.isatty() or read_environment().get("NO_COLOR"):
+        return text
+    return click.style(text, fg="red", bold=True)
+
+
 @contextlib.contextmanager
 def _bounded() -> Iterator[None]:
-    """Raise click's errors with a bounded text.
+    """Raise click's errors with a bounded text, those of a command line with the cause first.
 
     Raises:
-        UsageError: for one.
+        _WrongWordsError: for a ``UsageError``.
+        NoArgsIsHelpError: as it is.
         ClickException: for another.
     """
     try:
         yield
+    except click.exceptions.NoArgsIsHelpError:  # it is the help itself
+        raise
     except click.ClickException as error:
         said = error.format_message()
         text = shortened(printable(said), MAX_MESSAGE)
+        if isinstance(error, click.UsageError):
+            raise _WrongWordsError(text, error.ctx) from error.__cause__
         if text == said:
             raise
-        if isinstance(error, click.UsageError):
-            raise click.UsageError(text, error.ctx) from None
         raise click.ClickException(text) from None
 
 

@@ -14,7 +14,6 @@ A name that no field answers to is an error that says the nearest one: a mistype
 setting must not be a silent default.
 """
 
-import difflib
 import os
 import re
 import tomllib
@@ -28,7 +27,7 @@ from typing import Any, Generic, Literal, TypeVar, Union
 from paramfleet_shared.settings.field_docs import sentences_of
 from paramfleet_shared.settings.ranges import SettingError, UnknownSettingError, check_ranges
 from paramfleet_shared.settings.security import SecuritySettings
-from paramfleet_shared.values.texts import is_printable
+from paramfleet_shared.values.texts import is_printable, nearest
 
 __all__ = [
     "JobSettings",
@@ -303,11 +302,7 @@ def _hide(field: Field[Any], value: Any) -> Any:
 
 def _require_known(name: str, known: list[str]) -> None:
     if name not in known:
-        raise UnknownSettingError(name=name, nearest=_nearest(name, known))
-
-
-def _nearest(name: str, known: list[str], cutoff: float = 0.6) -> str | None:
-    return next(iter(difflib.get_close_matches(name, sorted(known), n=1, cutoff=cutoff)), None)
+        raise UnknownSettingError(name=name, nearest=nearest(name, known))
 
 
 def _reject_unread(environment: Mapping[str, str], *, section: str, known: set[str]) -> None:
@@ -325,12 +320,12 @@ def _reject_unread(environment: Mapping[str, str], *, section: str, known: set[s
         if not variable.startswith(_PREFIX) or variable in known:
             continue
         if own_prefix is not None and variable.startswith(own_prefix):
-            raise UnknownSettingError(name=variable, nearest=_nearest(variable, [*known]))
+            raise UnknownSettingError(name=variable, nearest=nearest(variable, [*known]))
         if "__" in variable or variable in shared:
             continue
-        nearest = _nearest(variable, shared, cutoff=0.9)
-        if nearest is not None:
-            raise UnknownSettingError(name=variable, nearest=nearest)
+        meant = nearest(variable, shared, cutoff=0.9)
+        if meant is not None:
+            raise UnknownSettingError(name=variable, nearest=meant)
 
 
 def _read_file(file: Path, *, section: str, own: list[str]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ Shape legend: n = rows or ids, D = row width, P = values of a vector.
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -302,16 +303,22 @@ def unpack_ids(
     return ids
 
 
-def warm_codecs() -> None:
-    """Compile the kernels of this room, or load them from the cache; idempotent."""
+def warm_codecs(dtypes: Sequence[WireDtype] = WIRE_DTYPES) -> None:
+    """Compile the kernels of the codecs, or load them from the cache; idempotent.
+
+    Args:
+        dtypes: How numbers travel. Where that is in fewer bits, ids are packed.
+    """
     values, bounds = np.zeros((1, 1), np.float32), np.array([0, 0], np.int64)
-    for dtype in WIRE_DTYPES:
+    for dtype in dtypes:
         encoded = encode_rows(values, dtype)
         decode_rows(encoded, dtype)
         is_finite(encoded, dtype)
         encode_rows(values, dtype, salt=1)
         if CODECS[dtype].feed_back is not None:
             encode_with_rest(values, values, bounds[:1], dtype)
+    if all(dtype == "float32" for dtype in dtypes):
+        return
     ids = np.arange(64, dtype=np.int64)
     bounds[1] = ids.size
     packed = pack_ids(ids, bounds)

@@ -16,7 +16,7 @@ from paramfleet_shared.tables.kernels.basics.compiled import as_input
 from paramfleet_shared.tables.kernels.firsts import fill_firsts, firsts_of
 from paramfleet_shared.tables.memory.reservation import RowColumn
 from paramfleet_shared.tables.memory.shapes import RowShapeError, check_array
-from paramfleet_shared.tables.memory.slot_index import Growth, Mark, SlotIndex, distinct
+from paramfleet_shared.tables.memory.slot_index import Growth, Mark, SlotIndex
 from paramfleet_shared.tables.rows.layout import STORAGE_TYPES
 from paramfleet_shared.tables.spec import TableSpec
 
@@ -28,7 +28,6 @@ __all__ = [
     "SlotIndex",
     "as_floats",
     "check_array",
-    "distinct",
     "gather_rows",
     "initial_rows",
     "scatter_rows",

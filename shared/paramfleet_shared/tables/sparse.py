@@ -48,7 +48,7 @@ from paramfleet_shared.tables.memory.reservation import default_max_rows, reserv
 from paramfleet_shared.tables.partition import partition
 from paramfleet_shared.tables.rows.admission import Admission
 from paramfleet_shared.tables.rows.choosing import discounted
-from paramfleet_shared.tables.rows.cold import ColdRows
+from paramfleet_shared.tables.rows.cold import ColdRows, Fetch
 from paramfleet_shared.tables.rows.ctr import ctr_layout_of, scores_of
 from paramfleet_shared.tables.rows.evicting import (
     AsOf,
@@ -185,6 +185,18 @@ class SparseShard:
     def num_places(self) -> int:
         """Return how many places ``valued`` and ``export`` go through."""
         return self.num_slots
+
+    def place_after(self, start: int, count: int) -> int:
+        """Return the place behind a part of some ``count`` rows.
+
+        Who goes through all rows, part by part, finds each row that stays in one of them,
+        though others use the shard meanwhile.
+
+        Args:
+            start: Where the part begins: 0, or what this returned before.
+            count: How many rows, or places; with 0 it ends where it begins.
+        """
+        return start + count
 
     @property
     def work_factor(self) -> int:
@@ -617,6 +629,20 @@ class SparseShard:
             RowShapeError: if ``ids`` are not int64 [n].
         """
         return self._index.unknown(ids)
+
+    def fetch(self, ids: NDArray[np.int64]) -> Fetch:
+        """Bring rows that are on disk into memory before they are needed: of some of the ids.
+
+        As many as take some milliseconds; the rest is for another call. None is made.
+
+        Args:
+            ids: int64 [n].
+
+        Raises:
+            RowShapeError: if ``ids`` are not int64 [n].
+            FleetError: if a disk refuses.
+        """
+        return Fetch(len(ids))
 
     @property
     def num_granted(self) -> int:

@@ -512,6 +512,17 @@ class TableSpec:
         counts = self.optimizer.record.statistics is not None
         return counts or self.optimizer.tracks != "none" or not self.entry.admits_all
 
+    @property
+    def drawn(self) -> range:
+        """Return which of a row's first values the initializer makes; the others are 0.
+
+        Those of ids without a row are the same.
+        """
+        statistics, counts = self.optimizer.record.statistics, self.optimizer.num_counts
+        if statistics is None:
+            return range(self.dim)
+        return range(counts, counts + statistics.drawn(self.optimizer.constants, self.dim))
+
     def _demand_admission(self) -> None:
         """Pass if the table can have its entry, and what its rows keep of their use."""
         sparse = self.kind == "sparse"

@@ -5,6 +5,7 @@ text for all that there is to read. So what comes from a wire, a file or a user 
 and escaped where it becomes a part of a sentence, a line of a log or a line on a terminal.
 """
 
+import difflib
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -15,6 +16,7 @@ __all__ = [
     "NAME_RULE",
     "is_name",
     "is_printable",
+    "nearest",
     "printable",
     "shortened",
     "shown",
@@ -123,6 +125,19 @@ def _pieces(value: object, most: int, depth: int) -> Iterator[str]:
     else:
         is_long = isinstance(value, str | bytes) and len(value) > most // 2
         yield shown(value, most // 2 if is_long else most)
+
+
+def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
+    """Return which known name may be meant by one that isn't known; None if none is like it.
+
+    Args:
+        name: Any text. One that is more than twice as long as each known name is like none:
+            to compare them takes as long as both lengths multiplied.
+        known: The names that there are.
+        cutoff: How alike they have to be, from 0 to 1.
+    """
+    names = [each for each in sorted(known) if len(name) <= 2 * len(each)]
+    return next(iter(difflib.get_close_matches(name, names, n=1, cutoff=cutoff)), None)
 
 
 def is_name(text: Any) -> bool:

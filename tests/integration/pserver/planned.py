@@ -18,6 +18,7 @@ from paramfleet_pserver.config import PServerSettings
 from paramfleet_pserver.core.service import ServiceTimes
 from paramfleet_pserver.hosting.group import GroupParts
 from paramfleet_pserver.hosting.host import Host
+from paramfleet_pserver.tables.blocks import NewShard, in_memory
 from paramfleet_pserver.tables.owners import Owners
 from paramfleet_shared.discovery.job_registry import JobRegistry
 from paramfleet_shared.discovery.placement import Placement
@@ -118,8 +119,10 @@ class PlannedJob:
         data_dir: str,
         join_timeout_s: float = 1.0,
         replicas: int = 1,
+        new_shard: NewShard = in_memory,
     ) -> None:
         self.name = name
+        self._new_shard = new_shard
         self._kept: dict[str, Any] = {}
         if data_dir:
             self._kept = {"data_dir": data_dir, "durability": "async"}
@@ -194,6 +197,7 @@ class PlannedJob:
             owners=Owners(1),
             service=ServiceTimes(CLOCK.monotonic),
             tracing=None,
+            new_shard=self._new_shard,
         )
         process = Process(parts, await Host.join(parts, admin=""))
         self.processes.append(process)

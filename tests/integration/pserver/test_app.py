@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import socket
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,11 @@ from paramfleet_shared.net.rpc.client import Channel, DeadlineExceededError
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.settings.config import JobSettings, UnknownSettingError, resolve
 from paramfleet_shared.system.clock import SystemClock
+from paramfleet_shared.tables.kernels.basics.readiness import (
+    is_cold,
+    kernel_folders,
+    note_compiled,
+)
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.tables.warm import warm_all
 from paramfleet_shared.testing.patience import LATE_S
@@ -154,6 +160,39 @@ def declaration(**terms: Any) -> Message:
 def reading(min_version: int = 0) -> Message:
     parts = [{"table": "flat", "create": False}]
     return Message(fields={"rank": 0, "min_version": min_version, "parts": parts})
+
+
+async def test_kernels_that_few_tables_need_are_compiled_when_one_is_declared(
+    job: Job,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    compiled = next(folder for folder in kernel_folders() if folder.is_dir())
+    kernels = tmp_path / "kernels"
+    without_marks = shutil.ignore_patterns("complete-*")  # they are loaded: that is quicker
+    shutil.copytree(compiled, kernels / compiled.name, ignore=without_marks)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(kernels))
+    note_compiled()
+    job.pserver()
+    coordinator = job.coordinator()
+    session, _ = await job.worker()
+    placement = await session.wait_placement()
+    channel = Channel(placement.endpoints[0], peer="pserver 0", clock=CLOCK, secret=SHARED)
+    rows = TableSpec(name="rows", kind="sparse", storage="bfloat16")
+
+    declared = declaration(tables=[rows.to_wire()], wire_dtype="bfloat16")
+    await channel.call("declare", declared, timeout_s=LATE_S)
+
+    (told,) = [
+        line for line in capfd.readouterr().err.splitlines() if "kernels.compiled" in line
+    ]
+    assert "wire, bfloat16, coded-bfloat16" in told
+    assert not is_cold("bfloat16")
+    await channel.close()
+    await session.mark_done()
+    await session.leave()
+    assert await coordinator == 0
 
 
 async def test_it_serves_its_shards_until_the_job_has_finished(job: Job) -> None:

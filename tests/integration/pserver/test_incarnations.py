@@ -42,6 +42,7 @@ OPERATIONS: dict[str, dict[str, Any]] = {
     "answer": {"to": 0, "ends": True},
     "push": STEP,
     "exchange": STEP,
+    "prefetch": {"table": "flat"},
     "remove": {"table": "flat", "sequence": 1, "step": 0},
     "void": {"sequence": 1},
     "assign": {"table": "flat", "only_if_new": False},

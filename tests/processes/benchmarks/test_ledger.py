@@ -9,7 +9,7 @@ import ledger
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.forked]
 
 SHORT = ledger.Plan(
-    days=2,
+    days=14,
     samples=8000,
     kills=("job", "exporter", "server"),
     changes=2,

@@ -67,6 +67,7 @@ def test_a_machine_whose_worker_is_done_serves_the_others_until_they_are(
 
     assert (first.read_to_end(), second.read_to_end()) == (0, 0), first.text + second.text
     assert sorted(path.name for path in (first.cwd / f"log-{SECOND}").iterdir()) == [
+        "launcherlog.pserver-1",
         "serverlog.1",
         "workerlog.1",
     ]

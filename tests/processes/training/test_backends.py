@@ -36,6 +36,9 @@ ALONE = {
     "remove_rows": (
         "TableUnknownError: the optimizer trains no table 'rows' of rows; it trains: none"
     ),
+    "prefetch_rows": (
+        "TableUnknownError: the optimizer trains no table 'rows' of rows; it trains: none"
+    ),
     "running": True,
     "examples": None,
     "depart": None,
@@ -64,6 +67,7 @@ LACKING = {
     "check_served": "leave the call out",
     "job_facts": "fleet.util.all_gather",
     "remove_rows": "leave the call out",
+    "prefetch_rows": "leave the call out",
     "running": "no mode of pservers runs",
     "examples": "leave out examples",
     "depart": "leave the call out",

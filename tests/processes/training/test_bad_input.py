@@ -27,7 +27,7 @@ def test_a_nan_in_a_gradient_is_refused_and_training_goes_on(
 
     assert set(ended.codes.values()) == {0}, ended.story()
     told = line_of(ended.logs["worker1"], "refused: ")
-    assert told.startswith(f"refused: table '{table}': 1 values of the gradient of step 3 are")
+    assert told.startswith(f"refused: table '{table}': 1 values of the gradient of step 4 are")
     assert "learning rate" in told, "the remedy"
     if mode != "async":  # there, others' pushes may arrive at any time
         assert "unchanged: True" in ended.logs["worker1"]
@@ -43,7 +43,7 @@ def test_a_nan_for_a_learning_rate_is_refused_and_training_goes_on(
 
     assert set(ended.codes.values()) == {0}, ended.story()
     told = line_of(ended.logs["worker1"], "refused: ")
-    assert told.startswith("refused: table 'deep': the learning rate of step 3 is nan")
+    assert told.startswith("refused: table 'deep': the learning rate of step 4 is nan")
     if mode != "async":
         assert "unchanged: True" in ended.logs["worker1"]
     assert "nan" not in line_of(ended.logs["worker0"], "held ")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
-from tests.unit.client.runner.online.streams import COUNTING, write_stream
+from tests.unit.client.runner.online.streams import COUNTING, write_pass, write_stream
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -63,6 +63,32 @@ def test_a_job_goes_on_with_the_same_numbers_from_what_is_on_the_disk(
     results = [each.last_json("worker0") for each in (whole, again)]
     assert [result["by_days"]["passes"] for result in results] == [4, 1]
     assert results[0]["mean"] == results[1]["mean"]
+    one, other = numbers_of(folder / "saved" / LAST), numbers_of(copy / "saved" / LAST)
+    assert one.keys() == other.keys()
+    for name, array in one.items():
+        np.testing.assert_array_equal(array, other[name], name)
+
+
+def test_rows_that_are_asked_for_before_their_pass_change_no_number(
+    jobs: Any, tmp_path: Path
+) -> None:
+    folder, copy = write_stream(tmp_path / "disk"), tmp_path / "memory"
+    for number, name in enumerate(("20260101/0000", "20260101/1200", "20260102/0000")):
+        shutil.rmtree(folder / "data" / name)
+        write_pass(folder / "data" / name, seed=number, rows=160)
+    shutil.copytree(folder, copy)
+    sizes = {"workers": 1, "servers": 1}
+    on_disk = {
+        "PARAMFLEET_PSERVER__MEMORY_BUDGET_BYTES": "250",  # three rows: less than a batch needs
+        "PARAMFLEET_PSERVER__COLD_DIR": str(tmp_path / "cold"),
+    }
+
+    running = jobs.start(SCRIPT, *words(folder, "runner.prefetch=true"), **sizes, **on_disk)
+    ended = running.end()
+    plain = jobs.run(SCRIPT, *words(copy, "runner.prefetch=true"), **sizes)
+
+    assert set(ended.codes.values()) == {0}, ended.story()
+    assert ended.last_json("worker0")["mean"] == plain.last_json("worker0")["mean"]
     one, other = numbers_of(folder / "saved" / LAST), numbers_of(copy / "saved" / LAST)
     assert one.keys() == other.keys()
     for name, array in one.items():

@@ -26,12 +26,14 @@ def test_rows_on_disk_are_those_that_memory_would_have(
     saved = tmp_path / "saved"
 
     first = jobs.run(SCRIPT, "--mode", mode, "--save", str(saved), **on_disk).results
-    again = jobs.run(SCRIPT, "--mode", mode, "--load", str(saved), **on_disk).results
+    words = ["--mode", mode, "--load", str(saved), "--prefetch"]
+    again = jobs.run(SCRIPT, *words, **on_disk).results
 
     for result in (*first, *again):
         assert result["equal"]
     assert first[0]["moved"] > 1000
     assert again[0]["moved"] >= first[0]["moved"]
+    assert again[0]["asked"] > 1000
     rows = {
         table: sum(each.rows for each in read_manifest(saved).files if each.table == table)
         for table in ("hot", "cold")

@@ -4,6 +4,7 @@ import contextlib
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import urllib.request
@@ -22,8 +23,12 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 LATE_MS = 60_000
 """Until a page shows what it is to show, on however busy a machine."""
 METRICS = Path(__file__).parents[3] / "docs" / "metrics.md"
-SCREENSHOTS = Path(__file__).parents[3] / "log" / "screenshots"
-"""Kept after a run, for people; git ignores the folder."""
+SCREENSHOTS = Path(__file__).parents[3] / read_environment().get(
+    "DASHBOARD_SCREENSHOTS", "log/screenshots"
+)
+"""Kept after a run, for people; git ignores the folder. ``make screenshots`` makes those of
+the pages."""
+PROMETHEUS = "http://prometheus.example:9090"
 
 
 @pytest.fixture
@@ -45,7 +50,10 @@ def browser() -> Iterator[Any]:
 def job(jobs: Any, tmp_path: Path) -> Iterator[tuple[Any, Any]]:
     """Start a job whose worker 1 reads slowly; end it in good order."""
     args = ("--mode", "async", "--asks", "--slow_data_ms", "150")
-    env = {"PARAMFLEET_LOG_FORMAT": "json"}
+    env = {
+        "PARAMFLEET_LOG_FORMAT": "json",
+        "PARAMFLEET_COORDINATOR__PROMETHEUS_URL": f"{PROMETHEUS}/",
+    }
     running = jobs.start("train_long.py", *args, servers=1, **env)
     for rank in (0, 1):
         running.wait_for(f"worker{rank}", "training as")
@@ -76,7 +84,14 @@ def assert_logs_are_json(ended: Any) -> None:
 
 def shot(page: Any, name: str) -> None:
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
+    page.screenshot(path=SCREENSHOTS / f"dashboard-{name}.png", full_page=True)
+
+
+def shot_of_the_first(page: Any) -> None:
+    """Keep the page, and what fits on a screen: for the beginning of the README."""
+    shot(page, "light")
+    clip = {"x": 0, "y": 0, "width": 1400, "height": 880}
+    page.screenshot(path=SCREENSHOTS / "dashboard-top.png", full_page=True, clip=clip)
 
 
 def violations(page: Any) -> list[str]:
@@ -92,7 +107,7 @@ def test_a_person_sees_the_job_names_the_straggler_and_pauses_it(
     from playwright.sync_api import expect  # noqa: PLC0415 - only with a browser
 
     running, admin = job
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context = browser.new_context(viewport={"width": 1400, "height": 900})
     page = context.new_page()
     complaints: list[str] = []
     page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else 0)
@@ -113,12 +128,14 @@ def test_a_person_sees_the_job_names_the_straggler_and_pauses_it(
     assert page.locator("#split-chart rect").count() >= 12
     assert "memory" in page.inner_text("#tables")
     expect(page.locator("#shards tbody tr").first).to_contain_text("deep")
-    shot(page, "light")
+    look_at_what_is_first(page)
+    assert_laid_out(page)
+    shot_of_the_first(page)
     assert violations(page) == []
 
     pause_and_resume(page)
     dark_and_small(page)
-    page.set_viewport_size({"width": 1280, "height": 900})
+    page.set_viewport_size({"width": 1400, "height": 900})
     change_settings(page)
     drain_worker_1(page)
     assert complaints == [], "before a refusal, which a browser complains of"
@@ -130,6 +147,29 @@ def test_a_person_sees_the_job_names_the_straggler_and_pauses_it(
     assert page.url == f"{admin.url}/", "the code is gone from it"
     assert {entry["who"] for entry in admin.get("audit")} == {"token tests, in a browser"}
     context.close()
+
+
+def test_the_server_that_waits_for_a_worker_is_shown_first(jobs: Any, browser: Any) -> None:
+    from playwright.sync_api import expect  # noqa: PLC0415 - only with a browser
+
+    running = jobs.start("train_long.py", "--mode", "sync", "--asks", servers=1)
+    for rank in (0, 1):
+        running.wait_for(f"worker{rank}", "training as")
+    page = browser.new_page()
+    page.goto(paramfleet(running, "page").stdout.strip())
+    expect(page).to_have_title(re.compile("training$"))
+
+    running.send("worker1", signal.SIGSTOP)
+    try:
+        expect(page.locator("#waits.named")).to_have_text("server 0 waits for worker 1")
+        expect(page.locator("#servers tbody tr").first).to_contain_text("1")
+        assert violations(page) == []
+    finally:
+        running.send("worker1", signal.SIGCONT)
+    expect(page.locator("#waits")).to_have_text("no server waits")
+    page.close()
+    running.admin().post("end")
+    assert set(running.end().codes.values()) == {0}
 
 
 EVIL = "evil.example"
@@ -238,11 +278,67 @@ def test_where_reading_is_open_a_person_enters_when_they_change_something(
     assert set(running.end().codes.values()) == {0}
 
 
+def look_at_what_is_first(page: Any) -> None:
+    from playwright.sync_api import expect  # noqa: PLC0415 - only with a browser
+
+    expect(page.locator("#workers tbody tr").first).to_contain_text("its data is slow")
+    rows_and_dense = 2
+    expect(page.locator("#growth-chart path.curve")).to_have_count(rows_and_dense)
+    query = f"{PROMETHEUS}/graph?g0.expr=paramfleet_job_samples_per_s&g0.tab=0"
+    expect(page.get_by_role("link", name="Prometheus")).to_have_attribute("href", query)
+    expect(page.locator("#waits")).to_have_text("no server waits")
+
+
+LAYOUT = """() => {
+    const page = document.querySelector("main").getBoundingClientRect();
+    const shown = [...document.querySelectorAll("main > section")].filter((s) => !s.hidden);
+    const boxes = shown.map((s) => s.getBoundingClientRect());
+    const holes = shown.filter((section, index) => {
+        const row = boxes.filter((box) => box.top === boxes[index].top);
+        const free = page.right - Math.max(...row.map((box) => box.right));
+        return free > 20 || row[0].left - page.left > 20;
+    });
+    const charts = [...document.querySelectorAll(".chart > svg")].map(
+        (svg) => svg.getBoundingClientRect().width / svg.viewBox.baseVal.width,
+    );
+    const letters = [...document.querySelectorAll(".chart text")].map(
+        (text) => parseFloat(getComputedStyle(text).fontSize),
+    );
+    return {
+        holes: holes.map((section) => section.getAttribute("aria-labelledby")),
+        scales: [...new Set(charts)],
+        letters: [...new Set(letters)],
+        first: shown[0].innerText.split("\\n")[0],
+    };
+}"""
+
+
+LAID_OUT = """() => new Promise((resolve) => {
+    const fits = (svg) =>
+        svg.viewBox.baseVal.width === Math.max(240, Math.floor(svg.parentNode.clientWidth));
+    const look = () => [...document.querySelectorAll('.chart > svg')].every(fits)
+        ? resolve()
+        : requestAnimationFrame(look);
+    look();
+})"""
+
+
+def assert_laid_out(page: Any) -> None:
+    """No place in the grid is empty, and letters of charts are as large at each width."""
+    page.evaluate(LAID_OUT)  # the page forbids what wait_for_function does
+    found = page.evaluate(LAYOUT)
+    assert found["holes"] == []
+    assert found["scales"] == [1]
+    assert found["letters"] == [12]
+    assert found["first"] == "What holds the job up"
+
+
 def dark_and_small(page: Any) -> None:
     page.emulate_media(color_scheme="dark")
     assert violations(page) == []
     shot(page, "dark")
     page.set_viewport_size({"width": 375, "height": 740})
+    assert_laid_out(page)
     wide = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
     assert page.evaluate(wide)
     shot(page, "phone")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from paramfleet_pserver.tables.blocks import NewShard
 from paramfleet_shared.tables.disk.shards.moving import TieredOptions
-from paramfleet_shared.tables.disk.shards.shard import TieredShard
+from paramfleet_shared.tables.disk.shards.shard import TieredShard, check_row_width
 from paramfleet_shared.tables.memory.budget import MemoryBudget
 from paramfleet_shared.tables.sparse import SparseShard
 from paramfleet_shared.tables.spec import TableSpec
@@ -38,7 +38,7 @@ class ColdShards:
             )
             return TieredShard(spec, options=options, max_rows=10_000, check_memory=check)
 
-        return new_shard
+        return NewShard(new_shard, check_row_width)
 
     def __exit__(self, *_: object) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -40,6 +40,8 @@ def test_no_server_or_no_worker_is_no_job(name: str) -> None:
         ({"gpus": "0"}, {"redis": "redis://h1"}),
         ({"gpus": "0,1"}, {"nproc_per_node": 3}),
         ({"elastic": True}, {"max_restarts": 1}),
+        ({"nproc_per_node": 2}, {"open": True}),
+        ({"quiet": True}, {"verbose": True}),
     ],
 )
 def test_options_of_both_kinds_of_job_are_both_named(

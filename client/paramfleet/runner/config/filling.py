@@ -1,7 +1,6 @@
 """From entries to a frozen dataclass: every key known, every value of its field's type."""
 
 import dataclasses
-import difflib
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,7 +12,7 @@ from paramfleet.config.yaml_text import value_of
 from paramfleet.runner.config.entries import Entry, free_value, nested
 from paramfleet.runner.config.errors import ConfigError, FeatureNotHereError, UnknownKeyError
 from paramfleet_shared.settings.config import SettingError
-from paramfleet_shared.values.texts import shown
+from paramfleet_shared.values.texts import nearest, shown
 
 __all__ = ["fill", "require_known", "without_field"]
 
@@ -122,10 +121,7 @@ def require_known(key: str, known: Sequence[str], where: str, *, ways: str = "")
         UnknownKeyError: naming the nearest one.
     """
     if key not in known:
-        nearest = difflib.get_close_matches(key, sorted(known), n=1)
-        raise UnknownKeyError(
-            where=where, key=key, nearest=next(iter(nearest), None), ways=ways
-        )
+        raise UnknownKeyError(where=where, key=key, nearest=nearest(key, known), ways=ways)
 
 
 def _made(cls: type[T], values: dict[str, Any], entries: Mapping[str, Entry], prefix: str) -> T:

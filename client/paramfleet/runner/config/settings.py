@@ -188,6 +188,9 @@ class RunnerSettings(OnlineSettings):
     """Checkpoints by time, beside those of the epochs: every_s, keep and dirname, as the
     strategy's. In gpubox one that is due during a pass is written at its end."""
 
+    guard_configs: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    """Steps out of range, as the strategy's: action, loss_max, and others."""
+
     eviction_configs: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     """Rows that go, as the strategy's: max_rows, unseen_steps, and others."""
 

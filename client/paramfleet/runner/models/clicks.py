@@ -1,7 +1,7 @@
 """What models of clicks have in common: they differ in their networks alone."""
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
@@ -11,6 +11,7 @@ from paramfleet.data.parsing.slots import Slot
 from paramfleet.runner.config.settings import CtrParameters, HyperParameters
 from paramfleet.runner.models.metrics import Auc
 from paramfleet.runner.models.model import Feeds, Model
+from paramfleet.runner.models.quality import Calibration, LogLoss, NormalizedEntropy
 
 __all__ = ["ClickModel"]
 
@@ -18,7 +19,7 @@ P = TypeVar("P", bound=CtrParameters)
 
 
 class ClickModel(Model[P]):
-    """A label, slots of one id each, and numbers; judged by the AUC.
+    """A label, slots of one id each, and numbers; judged by the AUC, and how sure it is.
 
     The network takes ids int64 [B, slots] and numbers float32 [B, numbers], and returns a
     logit an example, float32 [B].
@@ -45,11 +46,18 @@ class ClickModel(Model[P]):
         return binary_cross_entropy_with_logits(outputs, labels)
 
     @override
-    def create_metrics(self) -> dict[str, Auc]:
-        return {"auc": Auc()}
+    def create_metrics(self) -> dict[str, Any]:
+        return {
+            "auc": Auc(),
+            "log_loss": LogLoss(),
+            "normalized_entropy": NormalizedEntropy(),
+            "calibration": Calibration(),
+        }
 
     @override
     def update_metrics(
-        self, metrics: Mapping[str, Auc], outputs: torch.Tensor, labels: torch.Tensor
+        self, metrics: Mapping[str, Any], outputs: torch.Tensor, labels: torch.Tensor
     ) -> None:
-        metrics["auc"].update(outputs.sigmoid(), labels)
+        scores = outputs.sigmoid()
+        for metric in metrics.values():
+            metric.update(scores, labels)

@@ -7,6 +7,7 @@ import torch
 from typing_extensions import override
 
 import paramfleet as fleet
+from paramfleet.runner.models.inputs import check_probabilities, check_sizes, flat_of
 from paramfleet.telemetry.job_metrics import Metrics
 
 __all__ = ["Accuracy", "Auc", "Mae", "Mean", "Metric", "Mse", "Precision", "Recall", "Rmse"]
@@ -44,8 +45,14 @@ class Auc:
         Args:
             scores: Probabilities in [0, 1], one an example; a NaN counts as 0.
             labels: As many; positive above 0.5.
+
+        Raises:
+            MetricInputError: if they aren't; nothing is counted.
         """
-        flat = np.nan_to_num(scores.detach().cpu().double().numpy().ravel())
+        check_sizes(self, scores, labels=labels)
+        given = flat_of(scores)
+        check_probabilities(self, given)
+        flat = np.nan_to_num(given)
         buckets = (np.clip(flat, 0, 1) * self._num_buckets).astype(np.int64)
         positive = labels.detach().cpu().numpy().ravel() > 0.5
         for kind in (0, 1):
@@ -115,8 +122,12 @@ class Accuracy(_OfExamples):
             scores: Probabilities [B] or [B, 1], for positive above 0.5; or a score a class,
                 [B, classes].
             labels: As many; positive above 0.5, or the number of the class.
+
+        Raises:
+            MetricInputError: if there are more or fewer labels; nothing is counted.
         """
         if scores.ndim < 2 or scores.shape[1] == 1:
+            check_sizes(self, scores, labels=labels)
             right = _positive(scores) == _positive(labels)
         else:
             best = scores.topk(min(self._topk, scores.shape[1]), dim=1).indices
@@ -133,7 +144,11 @@ class Precision(_OfExamples):
         Args:
             scores: Probabilities in [0, 1], one an example; for positive above 0.5.
             labels: As many; positive above 0.5.
+
+        Raises:
+            MetricInputError: if there are more or fewer labels; nothing is counted.
         """
+        check_sizes(self, scores, labels=labels)
         self._mean.update(_positive(labels)[_positive(scores)])
 
 
@@ -146,7 +161,11 @@ class Recall(_OfExamples):
         Args:
             scores: Probabilities in [0, 1], one an example; for positive above 0.5.
             labels: As many; positive above 0.5.
+
+        Raises:
+            MetricInputError: if there are more or fewer labels; nothing is counted.
         """
+        check_sizes(self, scores, labels=labels)
         self._mean.update(_positive(scores)[_positive(labels)])
 
 

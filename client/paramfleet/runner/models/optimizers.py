@@ -1,6 +1,5 @@
 """From ``hyper_parameters.optimizer`` to torch's optimizer."""
 
-import difflib
 from typing import Any
 
 import torch
@@ -9,7 +8,7 @@ from paramfleet.runner.config.errors import ConfigError
 from paramfleet.runner.config.settings import OptimizerSettings
 from paramfleet.tables.sparse import table_of
 from paramfleet.training import optim
-from paramfleet_shared.values.texts import shown
+from paramfleet_shared.values.texts import nearest, shown
 
 __all__ = ["make_optimizer", "make_scheduler"]
 
@@ -61,10 +60,10 @@ def _class_of(name: str) -> type[torch.optim.Optimizer]:
     }
     found = known.get(name.lower())
     if found is None:
-        nearest = difflib.get_close_matches(name.lower(), [*known, "momentum"], n=1)
+        near = nearest(name.lower(), [*known, "momentum"])
         rule = "torch.optim has no such class"
-        if nearest:
-            rule += f"; did you mean {nearest[0]}?"
+        if near:
+            rule += f"; did you mean {near}?"
         raise ConfigError(
             where="the configuration",
             key="hyper_parameters.optimizer.class",

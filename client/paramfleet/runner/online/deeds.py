@@ -149,7 +149,8 @@ class Deeds:
         try:
             fleet.save_inference_model(path, mode=1)
         except NoBaseError as error:
-            log.warning("worker.base_for_delta", extra={"reason": str(error)})
+            facts = {"delta": error.path, "reason": error.reason, "instead": "a base"}
+            log.info("worker.base_for_delta", extra=facts)
             return self._base(deed.place)
         identity = new_id(self._folder.read(DELTAS), now=_now())
         line = delta_line(identity=identity, key=key, path=str(path), monitor=self.monitor)

@@ -1,8 +1,6 @@
 """What can be wrong with the data of a training by days, or with what it goes on from."""
 
-from typing_extensions import override
-
-from paramfleet_shared.errors import ContractError, UnavailableError
+from paramfleet_shared.errors import ContractError, HeldError, UnavailableError
 
 __all__ = [
     "DataMissingError",
@@ -35,26 +33,18 @@ class DataNotComeError(UnavailableError):
     seconds: float
     sentence = (
         "{part}: {waits_for} didn't come within {seconds:g} s (runner.data_wait_s): when it is "
-        "there, start the training again, which goes on behind its newest checkpoint"
+        "there, start the training again, which continues after its newest checkpoint"
     )
 
 
-class ModelFolderInUseError(UnavailableError):
-    """Another training saves into the same folder."""
+class ModelFolderInUseError(HeldError):
+    """Another training, whose worker 0 is the holder, saves into the same folder."""
 
     code = "unavailable.model_folder_in_use"
-    path: str
-    holder: str
-    """Process id and machine of its worker 0; empty if they can't be told."""
-
-    @override
-    def describe(self) -> str:
-        holder = f"process {self.holder}" if self.holder else "another process"
-        return (
-            f"{self.path} (runner.model_save_path) is in use by {holder}, worker 0 of another "
-            "training by days: wait for its end, or end it with paramfleet end, or name "
-            "another folder"
-        )
+    sentence = (
+        "{path} (runner.model_save_path) is in use by {holder}, worker 0 of another training "
+        "by days: wait for its end, or end it with paramfleet end, or name another folder"
+    )
 
 
 class OtherPassesError(ContractError):

@@ -2,7 +2,7 @@
 
 Each pass is waited for, loaded, shared by lot, scored with the model as it is, trained, and
 forgotten; what is saved and published between comes from ``Course``. A training that begins
-again goes on behind its newest complete checkpoint, which says itself where it is.
+again continues after its newest complete checkpoint, which says itself where it is.
 """
 
 import logging
@@ -12,19 +12,24 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
 import paramfleet as fleet
-from paramfleet.runner.batches import list_files, open_batches
+from paramfleet.runner.batches import Batch, list_files, open_batches
 from paramfleet.runner.config.errors import ConfigError
 from paramfleet.runner.learning import Learner
 from paramfleet.runner.models.model import Feeds, Model
 from paramfleet.runner.online.calendar import Calendar, Pass, Place
-from paramfleet.runner.online.coming import Coming
 from paramfleet.runner.online.course import Course, Plan
+from paramfleet.runner.online.data.coming import Coming
+from paramfleet.runner.online.data.coming_rows import ComingRows
+from paramfleet.runner.online.data.pass_data import PassData, TrainingBatches
 from paramfleet.runner.online.deeds import Deeds, written_of
 from paramfleet.runner.online.errors import OtherPassesError
 from paramfleet.runner.online.hold import held_for_training
 from paramfleet.runner.online.model_folder import ModelFolder
-from paramfleet.runner.online.pass_data import PassData, TrainingBatches
 from paramfleet.runner.online.state import OnlineState
 from paramfleet.runner.online.workers import agree, check_together, settle, tell
 from paramfleet.runner.scoring import score, score_all
@@ -37,6 +42,9 @@ from paramfleet_shared.system.clock import Clock
 __all__ = ["train_by_days"]
 
 log = logging.getLogger(__name__)
+
+BEFORE = "last pass, before it was trained"
+"""What the metrics of a result are of, where there is no test data."""
 
 _UNWRITABLE = re.compile("[\\t\\r\\n\\0\\ud800-\\udfff]")
 """What a path may not have: what ends a field or a line, and what can't be written."""
@@ -74,7 +82,7 @@ def train_by_days(model: Model[Any], clock: Clock) -> Outcome:
         trainer.run()
         fleet.finish_training()
         seconds = clock.monotonic() - started
-        scores, scored_on = dict(trainer.scores), "train"
+        scores, scored_on = dict(trainer.scores), BEFORE
         if test is not None:
             scores, _ = score(model, trainer.learner.net, test, trainer.learner.device)
             scored_on = "test"
@@ -136,6 +144,7 @@ class OnlineTrainer:
         self.learner = Learner(model, clock)
         self._batches = TrainingBatches(model)
         self._ahead = fleet.prefetch(self._batches, self.learner.net)
+        self._rows = ComingRows(self._looked_up, fleet.prefetch_rows, display.say)
         self._state = OnlineState(self._calendar)
         fleet.register_for_checkpointing(runner_days=self._state, runner_pass=self._ahead)
         self.learner.begin()
@@ -190,7 +199,7 @@ class OnlineTrainer:
                 course.stop()
                 continue
             if not self._train(coming, files):  # no checkpoint can be of a place now
-                remedy = "the next training goes on behind the newest checkpoint"
+                remedy = "the next training continues after the newest checkpoint"
                 log.warning("worker.pass_cut", extra={"part": str(coming), "remedy": remedy})
                 break
             course.done(deed)
@@ -219,7 +228,7 @@ class OnlineTrainer:
             raise OtherPassesError(path=path, rule=rule)
         saved.check(self._calendar, path)
         self._is_inside = saved.inside
-        self._display.say(f"goes on {_where(saved.place, inside=saved.inside)}: {path}")
+        self._display.say(f"continues {_where(saved.place, inside=saved.inside)}: {path}")
         return saved.place, saved.base_key
 
     def _newest(self) -> str | None:
@@ -235,6 +244,7 @@ class OnlineTrainer:
         num_examples = data.load()
         read_s = self._clock.monotonic() - began
         self._coming.prefetch(self._calendar.after(coming.place))
+        self._rows.begin(self._coming.ahead)
         if not num_examples:
             if fleet.is_first_worker():
                 extra = {"part": str(coming), "files": len(files)}
@@ -301,7 +311,7 @@ class OnlineTrainer:
         self._batches.begin(data, steps=steps, used=used)
         before = self.learner.num_steps
         metrics = self.learner.learn(
-            self._ahead,
+            self._rows.beside(self._ahead, steps=steps - used),
             part=str(coming),
             first=used + 1,
             display=self._display,
@@ -316,6 +326,13 @@ class OnlineTrainer:
         self._state.is_at(coming.place if whole else course.place, base_key=course.base_key)
         return whole, {name: metric.merged() for name, metric in metrics.items()}
 
+    def _looked_up(self, batch: Batch) -> list[tuple[str, NDArray[np.int64]]] | None:
+        """Return what a batch looks up, by table; None if that isn't known."""
+        with torch.random.fork_rng(devices=()):  # it is trained later
+            feeds = self._model.create_feeds(batch)
+        wanted = self._ahead.looked_up(feeds)
+        return None if wanted is None else [(each.table.name, each.rows.ids) for each in wanted]
+
     def _take_empty(self, count: int, empty: Feeds) -> None:
         for _ in range(count):
             self.learner.step(empty, {})
@@ -328,8 +345,8 @@ def _where(place: Place | None, *, inside: bool) -> str:
     if not place.number:
         first = "within" if inside else "before"
         return f"with day {place.day}, {first} its first pass"
-    behind = "within the pass behind" if inside else "behind"
-    return f"{behind} day {place.day}, pass {place.number}"
+    after = "within the pass after" if inside else "after"
+    return f"{after} day {place.day}, pass {place.number}"
 
 
 def _facts(coming: Pass) -> dict[str, Any]:

@@ -21,7 +21,7 @@ class Outcome:
     epochs: int
     metrics: Mapping[str, float]
     scored_on: str
-    """``test`` or ``train``: what the metrics are of."""
+    """What the metrics are of: ``test``, ``train``, or ``last pass, before it was trained``."""
     examples_per_s: float
     """Of all workers together."""
     unit: str = "examples"
@@ -42,7 +42,7 @@ class Outcome:
             "mode": self.mode,
             "workers": self.workers,
             "servers": self.servers,
-            "epochs": self.epochs,
+            **({"epochs": self.epochs} if self.by_days is None else {}),
             **self.metrics,
             "scored_on": self.scored_on,
             f"{self.unit}_per_s": round(self.examples_per_s, 1),

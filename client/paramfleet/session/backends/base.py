@@ -21,7 +21,8 @@ from paramfleet.telemetry.examples_count import ExampleCounter
 from paramfleet.telemetry.step_times import StepTimes
 from paramfleet.training.collective.errors import WrongModeError
 from paramfleet.training.job import Job
-from paramfleet.training.modes.ahead import Ahead
+from paramfleet.training.modes.prefetching.ahead import Ahead
+from paramfleet.training.modes.prefetching.disk_rows import PrefetchedRows
 from paramfleet.training.optimizer import DistributedOptimizer
 from paramfleet.transport.communicator import Communicator
 from paramfleet.transport.leaving import Departure
@@ -177,6 +178,7 @@ class Backend(ABC):
                 apart=mode.apart,
                 checkpoints=mode.checkpoints,
                 eviction=mode.eviction,
+                guard=mode.guard,
                 accessors=mode.accessors,
             )
         return make(mode)
@@ -241,16 +243,23 @@ class Backend(ABC):
             CallOrderError: if there is no optimizer yet.
             WrongModeError: in LocalSGD.
         """
-        if optimizer is None:
-            remedy = "call fleet.distributed_optimizer() first"
-            raise CallOrderError(function="remove_rows", remedy=remedy)
-        if optimizer.mode.apart is not None:
-            raise WrongModeError(
-                function="remove_rows",
-                mode=f"strategy.{optimizer.mode.apart[0]}",
-                remedy="its models have no tables of rows: leave the call out",
-            )
-        return optimizer.remove_rows(table, ids)
+        return _with_rows("remove_rows", optimizer).remove_rows(table, ids)
+
+    def prefetch_rows(
+        self, optimizer: DistributedOptimizer | None, table: str, ids: NDArray[np.int64]
+    ) -> PrefetchedRows:
+        """Have rows brought into memory, as ``fleet.prefetch_rows`` promises.
+
+        Args:
+            optimizer: What trains tables.
+            table: Its name.
+            ids: int64 [n], each once.
+
+        Raises:
+            CallOrderError: if there is no optimizer yet.
+            WrongModeError: in LocalSGD.
+        """
+        return _with_rows("prefetch_rows", optimizer).prefetch_rows(table, ids)
 
     def ahead(self, optimizer: DistributedOptimizer | None) -> Ahead | None:
         """Return where rows of batches to come are asked for; None where none travel.
@@ -262,3 +271,22 @@ class Backend(ABC):
             remedy = "call fleet.distributed_optimizer() before iterating"
             raise CallOrderError(function="prefetch", remedy=remedy)
         return optimizer.ahead
+
+
+def _with_rows(function: str, optimizer: DistributedOptimizer | None) -> DistributedOptimizer:
+    """Return an optimizer that trains tables of rows.
+
+    Raises:
+        CallOrderError: if there is none yet.
+        WrongModeError: in LocalSGD.
+    """
+    if optimizer is None:
+        remedy = "call fleet.distributed_optimizer() first"
+        raise CallOrderError(function=function, remedy=remedy)
+    if optimizer.mode.apart is not None:
+        raise WrongModeError(
+            function=function,
+            mode=f"strategy.{optimizer.mode.apart[0]}",
+            remedy="its models have no tables of rows: leave the call out",
+        )
+    return optimizer

@@ -124,5 +124,11 @@ class CollectiveBackend(Backend):
         self.check_served("remove_rows")
 
     @override
+    def prefetch_rows(
+        self, optimizer: DistributedOptimizer | None, table: str, ids: NDArray[np.int64]
+    ) -> NoReturn:
+        self.check_served("prefetch_rows")
+
+    @override
     def ahead(self, optimizer: DistributedOptimizer | None) -> None:
         """Return nothing: there are no rows to ask for, and batches are loaded ahead alone."""

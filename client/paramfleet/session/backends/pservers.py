@@ -180,7 +180,7 @@ class PserverBackend(Backend):
 
     def _leave(self) -> None:
         communicator = self._communicator
-        communicator.wait(self._session.mark_done())
+        communicator.wait(communicator.mark_done())
         if self.job is not None:
             communicator.wait(self.job.pservers.close())
         communicator.wait(self._session.leave())
@@ -208,7 +208,7 @@ class PserverBackend(Backend):
         """Leave where nothing of this worker is on its way."""
         if self.job is not None:
             await self.job.say_goodbye()
-        await self._session.mark_done()
+        await self._communicator.mark_done()
         await self._session.leave()
 
     @override

@@ -44,7 +44,6 @@ from paramfleet_shared.checkpoint.manifest import (
 from paramfleet_shared.checkpoint.saved_ids import check_each_once, check_not_negative
 from paramfleet_shared.tables.rows.layout import RowLayout
 from paramfleet_shared.tables.rows.states import have_other_states, states_for
-from paramfleet_shared.tables.rowstore import initial_rows
 from paramfleet_shared.tables.spec import GROUPS, OptimizerSpec, TableSpec
 
 __all__ = ["TablesToLoad", "export_tables", "join_parts", "tables_to_load"]
@@ -192,8 +191,7 @@ def _install_rows(
     """Put the rows of one table in place.
 
     Args:
-        target: The table's rows. Those that the part doesn't hold are as if they had never
-            been trained.
+        target: The table's rows. Those that the part doesn't hold go, as in pservers.
         part: The whole table.
         steps: Steps that the optimizer had taken.
         rule: The rule whose states the part holds.
@@ -201,7 +199,7 @@ def _install_rows(
     assert part.ids is not None, "rows have ids"
     target.forget_states()
     store = target.store
-    store.values[: store.num_slots] = initial_rows(store.spec, store.ids())
+    store.clear()
     slots = target.store.slots(part.ids)
     target.store.values[slots] = part.values
     spans = RowLayout.of_states(rule, store.spec.dim).spans

@@ -8,7 +8,7 @@ next is tried at its time. One that is due while another is on its way comes aft
 from functools import partial
 from pathlib import Path
 
-from paramfleet.config.checkpoint_plan import CheckpointPlan
+from paramfleet.config.plans.checkpoints import CheckpointPlan
 from paramfleet.session.checkpoint.background import Outcome, not_begun
 from paramfleet.session.checkpoint.job_save import Chain
 from paramfleet.session.checkpoint.numbered import begin_numbered, clear_left, end_numbered

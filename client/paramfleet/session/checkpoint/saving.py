@@ -668,6 +668,7 @@ class Saving:
                 self._session.backend, optimizer, progress, str(folder)
             ) as not_resumed:
                 changing.enter_context(optimizer.loading(str(folder)))
+                self._exports.changes.forget()
                 tables.install()
             log_left_out(tables.left_out)
             differences = note_differences(

@@ -24,6 +24,7 @@ from paramfleet.tables.device.table import DeviceTable
 from paramfleet.tables.devices import to_device
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.tables.rules.record import Moment
+from paramfleet_shared.values.sorting import each_once
 
 if TYPE_CHECKING:
     from paramfleet.tables.sparse import RowSource
@@ -65,7 +66,7 @@ class BatchIdsByOwner:
     def __init__(self, lookups: Sequence[NDArray[np.int64]], num_workers: int) -> None:
         self._lookups = lookups
         all_ids = np.concatenate(lookups) if lookups else np.empty(0, np.int64)
-        self._sorted = np.unique(all_ids)
+        self._sorted = each_once(all_ids)
         owners = self._sorted % num_workers
         order = np.argsort(owners, kind="stable")
         self._place = np.empty(len(order), np.int64)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
+from torch import distributed
 from typing_extensions import override
 
 from paramfleet.config.errors import CallOrderError
@@ -16,6 +17,7 @@ from paramfleet.training.collective.errors import WrongModeError
 from paramfleet.training.collective.features.merging import Merge
 from paramfleet.training.modes.base import ModelTables
 from paramfleet.training.optimizer import DistributedOptimizer, TrainingFinishedError
+from paramfleet.training.stepping.guarding import Guarding
 
 if TYPE_CHECKING:
     from paramfleet.config.strategy import CollectiveMode
@@ -54,6 +56,7 @@ class CollectiveOptimizer(DistributedOptimizer):
         self.merge = Merge(merging.get("k_steps", 1))
         self._avg = merging.get("avg", True)
         self._world = world
+        self.guard = None if plan.guard is None else Guarding(plan.guard, self._any_outside)
         self._stepper: torch.optim.Optimizer | None = None
         self.scaler: ScaledOptimizer | None = None
         """Scales the loss, with amp in float16."""
@@ -103,6 +106,8 @@ class CollectiveOptimizer(DistributedOptimizer):
             TrainingFinishedError: after ``fleet.finish_training``.
             LoadIncompleteError: after a load that succeeded in part.
             WrongModeError: if ``examples`` is given.
+            GuardError: if a guard of the strategy ends the training.
+            GuardLossError: if a guard needs the loss.
             FleetError: if a worker is lost meanwhile.
         """
         _refuse(examples, "step")
@@ -121,13 +126,24 @@ class CollectiveOptimizer(DistributedOptimizer):
                 for parameter in group["params"]:
                     if parameter.grad is not None:
                         parameter.grad.div_(self.merge.k_steps)
+        self.step_loss = returned if loss is None else loss
+        self.num_begun = self.num_steps + 1
         with self._world.together("a step"):
-            if self.apart is None:
+            is_outside = self._is_outside()
+            if self.apart is not None:
+                self.apart.step(loss=self.step_loss)
+            elif not is_outside:
                 stepper.step()
-            else:
-                self.apart.step(loss=returned if loss is None else loss)
         self.num_steps += 1
         return returned
+
+    def _any_outside(self, outside: bool) -> bool:  # noqa: FBT001 - a plain answer
+        """Return whether a worker's step is outside; apart, only whether this one's is."""
+        if self.apart is not None or self._world.alone:
+            return outside
+        said = torch.tensor(float(outside), device=self._world.device)
+        distributed.all_reduce(said, op=distributed.ReduceOp.MAX)
+        return bool(said.item())
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """Return the loss to call ``backward`` on: amp in float16 multiplies it."""

@@ -90,6 +90,9 @@ class CollectiveTraining:
             )
         model.run_through(forward)
         optimizer.step_through(stepper)
+        if optimizer.guard is not None:
+            optimizer.guard.buffers = module.buffers
+            optimizer.guard.keep_buffers()
         self._running = True
 
 

@@ -177,7 +177,7 @@ async def _answer(job: Job, about: Mapping[str, Any], question: Question) -> Ans
             else:
                 ids.append(answer.tensors["ids"])
                 keys.append(answer.tensors["keys"])
-            starts[server] += _PLACES
+            starts[server] = int(answer.fields["next"])
             if starts[server] >= int(answer.fields["places"]):
                 blocks[server], starts[server] = blocks[server] + 1, 0
             if blocks[server] >= int(answer.fields["blocks"]):

@@ -1,6 +1,5 @@
 """What the strategy says of tables: accessors, which rows go, and what rows keep for it."""
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,6 +15,7 @@ from paramfleet.tables.sparse import SparseTable
 from paramfleet_shared.tables.rows.layout import RowLayout
 from paramfleet_shared.tables.rules.ctr.accessor import NUM_SHORT
 from paramfleet_shared.tables.sparse import INDEX_BYTES
+from paramfleet_shared.values.texts import nearest
 
 __all__ = ["give_accessors", "retain"]
 
@@ -102,9 +102,9 @@ def _check_name(where: str, name: str, known: list[str]) -> None:
         StrategyError: if not.
     """
     if name not in known:
-        nearest = difflib.get_close_matches(name, known, n=1)
+        near = nearest(name, known)
         all_known = ", ".join(map(repr, sorted(known))) or "none"
-        hint = f"did you mean {nearest[0]!r}?" if nearest else f"it trains {all_known}"
+        hint = f"did you mean {near!r}?" if near else f"it trains {all_known}"
         rule = f"the optimizer trains no such table of rows; {hint}"
         raise StrategyError(key=where, value="", rule=rule)
 

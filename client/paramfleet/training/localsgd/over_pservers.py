@@ -95,7 +95,7 @@ class LocalSgdMode(Mode):
         ]
         if self._job.communicator.session.returning:
             self._job.pservers.outbox.max_entries = UNDURABLE_EXCHANGES
-        self._step = declare(self._job, specs, self._mode)
+        self._step = declare(self._job, specs, self._mode, wire=self._settings.wire_dtype)
         if self._job.has_returned:
             self.begins_with = self._step
         agree_on_dense(self._job, self._blocks)

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +16,9 @@ from paramfleet.config.strategy import TrainingMode
 from paramfleet.tables.dense import DenseBlock
 from paramfleet.tables.sparse import SparseTable, table_of
 from paramfleet.training.evicting.selecting import Selection
-from paramfleet.training.modes.ahead import Expecting
 from paramfleet.training.modes.fresh import FreshSteps
+from paramfleet.training.modes.prefetching.ahead import Expecting
+from paramfleet.training.modes.prefetching.disk_rows import Prefetched
 from paramfleet.training.passes.backing import PassBacking
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.tables.rows.evicting import AsOf
@@ -42,6 +44,7 @@ class GradientError(ContractError):
     code = "contract.gradient"
     table: str
     step: int
+    """Its number, from 1."""
     count: int
 
     @override
@@ -60,6 +63,7 @@ class LearningRateError(ContractError):
     code = "contract.learning_rate"
     table: str
     step: int
+    """Its number, from 1."""
     rate: float
 
     @override
@@ -124,6 +128,14 @@ class Mode(ABC):
             LearningRateError: if a learning rate can't be used; nothing was changed.
         """
 
+    def skip(self) -> None:
+        """Take a step whose batch is left out: its gradients were dropped.
+
+        Raises:
+            LearningRateError: as ``step``.
+        """
+        self.step(examples=0)
+
     @abstractmethod
     def flush(self) -> None:
         """Return when everything that waits is with the servers."""
@@ -145,6 +157,18 @@ class Mode(ABC):
         """
         del table, ids
         return 0  # a mode that defines nothing here trains no table of rows
+
+    def prefetch_rows(
+        self, table: SparseTable, ids: NDArray[np.int64]
+    ) -> Future[Prefetched] | None:
+        """Have rows that are on disk brought into the pservers' memory; None if none is.
+
+        Args:
+            table: One of the optimizer's.
+            ids: int64 [n], each once.
+        """
+        del table, ids
+        return None  # a mode that defines nothing here has all rows in memory
 
     def discount(
         self, table: SparseTable, ids: NDArray[np.int64], amounts: NDArray[np.float32]
@@ -296,7 +320,7 @@ def check_rates(tables: ModelTables, *, step: int) -> None:
     for name, group in groups:
         rate = learning_rate(group)
         if not 0 <= rate <= MAX_LEARNING_RATE:
-            raise LearningRateError(table=name, step=step, rate=rate)
+            raise LearningRateError(table=name, step=step + 1, rate=rate)
 
 
 def check_gradients(tables: ModelTables, *, step: int) -> None:
@@ -335,4 +359,4 @@ def _check_finite(gradients: list[torch.Tensor], *, table: str, step: int) -> No
         return
     count = sum(int((~(g.abs() < LARGEST_GRADIENT)).sum()) for g in gradients)
     if count:
-        raise GradientError(table=table, step=step, count=count)
+        raise GradientError(table=table, step=step + 1, count=count)

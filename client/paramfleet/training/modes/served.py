@@ -6,6 +6,7 @@ nothing but room in a bounded queue.
 """
 
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -28,7 +29,6 @@ from paramfleet.training.evicting.removals import (
 )
 from paramfleet.training.evicting.selecting import Selection
 from paramfleet.training.job import Job, agree_on_dense, declare, pull_dense, slowest_of
-from paramfleet.training.modes.ahead import Ahead, Expecting, Found, Wanted, When
 from paramfleet.training.modes.base import (
     Mode,
     ModelTables,
@@ -37,6 +37,8 @@ from paramfleet.training.modes.base import (
 )
 from paramfleet.training.modes.gradients import StepGradients, TableGradient
 from paramfleet.training.modes.outgoing import Outgoing
+from paramfleet.training.modes.prefetching.ahead import Ahead, Expecting, Found, Wanted, When
+from paramfleet.training.modes.prefetching.disk_rows import DiskRows, Prefetched
 from paramfleet.transport.keeping import State, with_state
 from paramfleet.transport.requests import Read, ReadPlan, Write, write_messages
 from paramfleet_shared.errors import FleetError
@@ -70,6 +72,8 @@ class ServedMode(Mode):
 
     _is_exact = False
     """Whether a pull is of one step's values, and of none after it."""
+    _is_skipping = False
+    """Whether the step that is being taken pushes nothing."""
     _confirmed: int | None = None
     """Before which step all of this worker's parts are with every pserver, if pulls say it."""
 
@@ -111,12 +115,14 @@ class ServedMode(Mode):
             rank=job.author.rank,
             incarnation=job.author.incarnation,
         )
+        self._disk_rows = DiskRows(job)
         self.ahead = Ahead(
             placement=job.placement,
             read=self._read,
             pull=lambda plan, step: job.communicator.submit(self._pull_ahead(plan, step)),
             step=lambda: self._step,
             when=self._when,
+            expect=self._disk_rows.expect,
         )
         """Where rows of batches to come are asked for."""
 
@@ -188,6 +194,15 @@ class ServedMode(Mode):
         for read in plan.reads:
             self._outgoing.find_rest(read)
 
+    @override
+    def skip(self) -> None:
+        """Push a step with nothing in it, so that who waits for this worker goes on."""
+        self._is_skipping = True
+        try:
+            self.step(examples=0)
+        finally:
+            self._is_skipping = False
+
     def flush(self) -> None:
         """A push is with the servers when ``step`` returns."""
 
@@ -205,6 +220,12 @@ class ServedMode(Mode):
         return self._job.communicator.wait(
             send_removal(self._job, table.name, ids, step=self._step)
         )
+
+    @override
+    def prefetch_rows(
+        self, table: SparseTable, ids: NDArray[np.int64]
+    ) -> Future[Prefetched] | None:
+        return self._disk_rows.prefetch(table.name, ids)
 
     @override
     def discount(
@@ -234,6 +255,7 @@ class ServedMode(Mode):
     def depart(self) -> None:
         """Push what waits, and leave."""
         self.ahead.forget()
+        self._disk_rows.cancel()
         self.flush()
         fields = {**self._job.author.fields(), "step": self._step}
         self._job.communicator.wait(self._job.pservers.call_all("leave", fields))
@@ -343,14 +365,14 @@ class ServedMode(Mode):
         check_gradients(self._tables, step=self._step)
         self.check_rules()
         parts = []
-        for table, group in self._tables.sparse:
+        for table, group in () if self._is_skipping else self._tables.sparse:
             batch = table.pending() or nothing_pending(table.dim, self.num_shards)
             rows, grads, lr = batch.rows, batch.values, learning_rate(group)
             gradient = TableGradient(
                 name=table.name, rows=rows, grads=grads, lr=lr, now=table.now
             )
             parts.append(gradient)
-        for block, group in self._tables.dense if dense else ():
+        for block, group in self._tables.dense if dense and not self._is_skipping else ():
             grads, lr = block.gradients(), learning_rate(group)
             parts.append(TableGradient(name=block.name, rows=None, grads=grads, lr=lr))
         return StepGradients(

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet.tables.sparse import SparseTable
-from paramfleet.training.modes.ahead import Found, Wanted
+from paramfleet.training.modes.prefetching.ahead import Found, Wanted
 from paramfleet.transport.requests import Read, ReadPlan
 from paramfleet_shared.discovery.placement import Placement
 from paramfleet_shared.net.wire.message import Message

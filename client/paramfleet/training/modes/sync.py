@@ -17,11 +17,11 @@ from paramfleet.config.errors import CallOrderError
 from paramfleet.model_state.batch_norm import share_statistics
 from paramfleet.tables.sparse import SparseTable
 from paramfleet.training.job import dense_plan, fetch_dense
-from paramfleet.training.modes.ahead import Found, Wanted
 from paramfleet.training.modes.gradients import StepGradients
+from paramfleet.training.modes.prefetching.ahead import Found, Wanted
 from paramfleet.training.modes.served import ServedMode
 from paramfleet.training.modes.small_tables import MAX_BYTES, SmallTables
-from paramfleet.training.step_totals import StepTotals, ask_total
+from paramfleet.training.stepping.totals import StepTotals, ask_total
 from paramfleet.transport.requests import ReadPlan, Write
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.errors.served import (
@@ -190,7 +190,7 @@ class SyncMode(ServedMode):
     def step(self, *, examples: int) -> None:
         """Push, wait until every worker's push is applied, and take the new dense values."""
         if self._totals is not None:
-            self._totals.end_step(examples=examples)
+            self._totals.end_step(examples=None if self._is_skipping else examples)
         gradients = self._gradients(examples=examples)
         writes = self._writes(gradients)
         if self._job.pservers.divides:

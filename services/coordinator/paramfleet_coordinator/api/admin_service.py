@@ -41,6 +41,7 @@ class AdminService:
         view: What was seen of it.
         clock: The time of answers and events.
         checkpoint_dir: Where checkpoints go that operators ask for.
+        prometheus_url: Of who reads the job's metrics; empty if that isn't known.
         hurter: Hurts what is no member; None in a job that mayn't be hurt.
     """
 
@@ -51,6 +52,7 @@ class AdminService:
         *,
         clock: Clock,
         checkpoint_dir: str,
+        prometheus_url: str = "",
         hurter: Hurter | None = None,
     ) -> None:
         self._hurter = hurter
@@ -58,6 +60,7 @@ class AdminService:
         self.view = view
         self._clock = clock
         self._checkpoint_dir = checkpoint_dir
+        self._prometheus_url = prometheus_url
 
     def now_s(self) -> float:
         """Return the coordinator's time, which every ``at_s`` is of."""
@@ -90,6 +93,7 @@ class AdminService:
             "barriers": said["barriers"],
             "tables": said["tables"],
             "plan": said["plan"],
+            "prometheus_url": self._prometheus_url,
             "workers": workers,
             "servers": self._servers(said),
         }
@@ -260,6 +264,7 @@ class AdminService:
                     "done": member["done"],
                     "last_seen_s": member["last_seen_s"],
                     "step": facts.get("step"),
+                    "total_steps": facts.get("total_steps"),
                     "loss": facts.get("loss"),
                     "metrics": facts.get("metrics", {}),
                     "samples_per_s": None if member["done"] else sample.get("samples_per_s"),
@@ -267,6 +272,7 @@ class AdminService:
                     "staleness_counts": facts.get("staleness_counts", {}),
                     "device_pass": facts.get("device_pass"),
                     "by_days": facts.get("by_days"),
+                    "guard": facts.get("guard"),
                     "split": sample.get("split", {}),
                     "step_ms": sample.get("step_ms", {}),
                     "call_ms": sample.get("call_ms"),

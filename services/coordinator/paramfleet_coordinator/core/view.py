@@ -5,7 +5,7 @@ from that. All of it is bounded: samples, events, and frames, which are what cha
 second to the next, for readers who follow live.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +20,11 @@ MAX_EVENTS = 1000
 MAX_FRAMES = 300
 FRAME_S = 1.0
 MAX_SERVER_SAMPLES = 1000
+MAX_GROWING = 8
+"""Tables whose growth is drawn: as many as there are colours."""
+
+_MAX_WORDS = 500
+"""Characters of what a worker says in an event."""
 
 _WORKER_PULLS = ("pull", "push", "exchange")
 
@@ -48,6 +53,8 @@ class JobView:
         self._lives: dict[int, int] = {}
         self._saved: dict[str, Mapping[str, Any]] = {}
         self._waits_for: dict[int, str] = {}
+        self._outside: dict[int, int] = {}
+        """Steps of each worker that a guard found out of range."""
         self._watch = Watch()
         self._events: deque[dict[str, Any]] = deque(maxlen=MAX_EVENTS)
         self._num_events = 0
@@ -56,6 +63,8 @@ class JobView:
         self._framed_at = float("-inf")
         self._framed_events = 0
         self._changes: dict[str, dict[str, Any]] = {"workers": {}, "servers": {}}
+        self._rows: deque[dict[str, Any]] = deque(maxlen=MAX_SERVER_SAMPLES)
+        """Of the largest tables over all pservers, each second."""
 
     def note(self, kind: str, words: str, *, now: float, **facts: Any) -> None:
         """Add an event.
@@ -94,6 +103,7 @@ class JobView:
         if now - self._framed_at >= FRAME_S:
             if self._watch.look(find_straggler(windows, server_s=self._server_s())):
                 self._note_straggler(now)
+            self._take_rows(snapshot, now)
             self._close_frame(now)
 
     def events(self, *, after: int = 0) -> list[dict[str, Any]]:
@@ -130,6 +140,7 @@ class JobView:
         return {
             "workers": {str(rank): list(h.samples) for rank, h in self._workers.items()},
             "servers": {str(index): list(s.samples) for index, s in self._servers.items()},
+            "tables": list(self._rows),
         }
 
     @property
@@ -177,10 +188,12 @@ class JobView:
         life = member.incarnation if member is not None else 0
         if self._lives.get(rank, life) != life:
             self._workers.pop(rank, None)
+            self._outside.pop(rank, None)
         self._lives[rank] = life
         sample = self._workers.setdefault(rank, History()).take(facts, now=now)
         if sample is not None:
             self._changes["workers"][str(rank)] = sample
+        self._take_guard(rank, facts.get("guard"), now)
         days = facts.get("by_days")
         waits_for = days.get("waits_for") if isinstance(days, Mapping) else None
         self._waits_for[rank] = waits_for if isinstance(waits_for, str) else ""
@@ -201,6 +214,18 @@ class JobView:
             if told.get("state") != "waiting":
                 event, words = _told_of_load(told)
                 self.note(event, words, now=now, **told)
+
+    def _take_guard(self, rank: int, said: Any, now: float) -> None:
+        """Note the newest step of a worker that a guard found out of range."""
+        if not isinstance(said, Mapping) or not number(said.get("outside")):
+            return
+        before, self._outside[rank] = self._outside.get(rank, 0), int(said["outside"])
+        if self._outside[rank] > before:
+            more = self._outside[rank] - before - 1
+            words = f"worker {rank}: {str(said.get('last'))[:_MAX_WORDS]}"
+            words += f"; and {more} more steps" if more else ""
+            counts = {"rank": rank, "outside": self._outside[rank]}
+            self.note("worker.outside", words, now=now, **counts)
 
     @property
     def checkpoint(self) -> Mapping[str, Any]:
@@ -250,6 +275,16 @@ class JobView:
         server.samples.append(sample)
         self._changes["servers"][str(index)] = sample
 
+    def _take_rows(self, snapshot: Snapshot, now: float) -> None:
+        """Keep how many rows the largest tables have."""
+        counts: Counter[str] = Counter()
+        for (role, _), facts in snapshot.facts.items():
+            for table in facts.get("tables", ()) if role == "pserver" else ():
+                counts[str(table.get("name"))] += int(table.get("rows", 0))
+        if counts:
+            largest = dict(counts.most_common(MAX_GROWING))
+            self._rows.append({"at_s": round(now, 2), "rows": largest})
+
     def _note_disk(self, index: int, fault: str, now: float) -> None:
         if fault:
             words = f"the disk of server {index} takes no change, who pushes waits: {fault}"
@@ -282,6 +317,7 @@ class JobView:
                 "number": self._num_frames,
                 "at_s": round(now, 2),
                 **self._changes,
+                "tables": self._rows[-1] if self._rows else None,
                 "events": new,
                 "straggler": self.straggler,
             }

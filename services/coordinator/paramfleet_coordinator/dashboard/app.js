@@ -5,11 +5,12 @@
 const PHASES = ["data", "pull", "compute", "push", "barrier", "wait", "pause"];
 const KEPT_S = 900;
 const MAX_EVENTS = 300;
+const WAITS_S = 2;
 const RETRY_MS = [500, 1000, 2000, 5000];
 const KEY = "paramfleet-key";
 
 const at = (id) => document.getElementById(id);
-const view = { status: null, workers: {}, servers: {}, events: 0, seen: null, failures: 0 };
+const view = { status: null, workers: {}, servers: {}, tables: [], waits: {}, events: 0, seen: null, failures: 0 };
 
 // A session has a cookie, which scripts don't see, and a key, which other ports of this host
 // don't get: both go with every request.
@@ -127,11 +128,13 @@ function take(message) {
   if (fields.event === "whole") {
     view.workers = content.history.workers;
     view.servers = content.history.servers;
+    view.tables = content.history.tables;
     at("events").replaceChildren();
     view.events = 0;
   } else {
     add(view.workers, content.workers);
     add(view.servers, content.servers);
+    if (content.tables) keep(view.tables, content.tables);
   }
   content.events.forEach(addEvent);
   say("live");
@@ -139,11 +142,12 @@ function take(message) {
 }
 
 function add(histories, samples) {
-  for (const [key, sample] of Object.entries(samples)) {
-    const history = (histories[key] ??= []);
-    history.push(sample);
-    while (history.length && history[0].at_s < sample.at_s - KEPT_S) history.shift();
-  }
+  for (const [key, sample] of Object.entries(samples)) keep((histories[key] ??= []), sample);
+}
+
+function keep(history, sample) {
+  history.push(sample);
+  while (history.length && history[0].at_s < sample.at_s - KEPT_S) history.shift();
 }
 
 function addEvent(event) {
@@ -200,10 +204,44 @@ function drawState(status) {
       return pair;
     }),
   );
-  const words = status.straggler ? status.straggler.words : "no worker is behind";
-  const line = at("straggler");
-  if (line.textContent !== words) line.textContent = words;
-  line.classList.toggle("named", Boolean(status.straggler));
+  name("straggler", status.straggler?.words, "no worker is behind");
+  name("waits", status.servers.map(lastingWaitOf).filter(Boolean).join("; "), "no server waits");
+  const link = at("prometheus");
+  link.hidden = !status.prometheus_url;
+  if (status.prometheus_url && !link.href) {
+    const page = status.prometheus_url.replace(/\/+$/, "");
+    link.href = `${page}/graph?g0.expr=paramfleet_job_samples_per_s&g0.tab=0`;
+  }
+}
+
+// A line of what holds the job up, or that nothing does.
+function name(id, words, nothing) {
+  const line = at(id);
+  if (line.textContent !== (words || nothing)) line.textContent = words || nothing;
+  line.classList.toggle("named", Boolean(words));
+}
+
+// What a server waits for, in words; empty if for nothing.
+function waitOf(server) {
+  if (server.disk_fault) return `the disk of server ${server.index} takes no change: ${server.disk_fault}`;
+  if (!server.alive) return `server ${server.index} is ${stateOf(server)}`;
+  if (!server.waiting_for.length) return "";
+  const many = server.waiting_for.length > 1 ? "workers" : "worker";
+  return `server ${server.index} waits for ${many} ${server.waiting_for.join(", ")}`;
+}
+
+// The same, once it has lasted: in sync every server waits for somebody in each step.
+function lastingWaitOf(server) {
+  const words = waitOf(server);
+  const known = view.waits[server.index];
+  if (known?.words !== words) view.waits[server.index] = { words, since: view.status.now_s };
+  const lasts = view.status.now_s - view.waits[server.index].since >= WAITS_S;
+  return lasts || server.disk_fault || !server.alive ? words : "";
+}
+
+// Who holds the others up comes first, the rest as they come.
+function firstThose(members, holds) {
+  return [...members.filter(holds), ...members.filter((member) => !holds(member))];
 }
 
 function seriesOf(histories, prefix, value) {
@@ -231,6 +269,14 @@ function drawCurves(status) {
   charts.curves(at("speed-chart"), "samples a second of each worker", speeds, now);
   const load = seriesOf(view.servers, "server", (s) => numberOr(s.requests_per_s));
   charts.curves(at("load-chart"), "requests a second of each server", load, now);
+  const names = [...new Set(view.tables.flatMap((sample) => Object.keys(sample.rows)))].slice(0, 8);
+  const growth = names.map((table, color) => ({
+    name: table,
+    color,
+    points: view.tables.map((sample) => [sample.at_s, numberOr(sample.rows[table])]),
+  }));
+  charts.curves(at("growth-chart"), "rows of each table, over all servers", growth, now);
+  charts.legend(at("growth-legend"), names);
   const split = status.workers
     .filter((worker) => !worker.done && Object.keys(worker.split).length)
     .map((worker) => ({
@@ -272,11 +318,20 @@ function middle(quantiles) {
   return quantiles ? `${quantiles[1]}, ${quantiles[2]}` : null;
 }
 
+// Rows that a table has gained in a minute, of the last ones; null before there are two samples.
+function growthOf(table) {
+  const known = view.tables.filter((sample) => Number.isFinite(sample.rows[table]));
+  const last = known.at(-1);
+  const first = known.find((sample) => sample.at_s >= (last?.at_s ?? 0) - 60);
+  if (!last || first === last) return null;
+  return Math.round((60 * (last.rows[table] - first.rows[table])) / (last.at_s - first.at_s));
+}
+
 function drawTables(status) {
   charts.table(
     at("workers"), "one row a worker",
     ["rank", "host", "state", "step", "samples/s", "loss", "staleness", "step p50 ms", "seen s ago", "why it lags"],
-    status.workers.map((w) => [
+    firstThose(status.workers, (w) => w.rank === status.straggler?.rank).map((w) => [
       w.rank, w.host, w.done ? "done" : stateOf(w), w.step, w.samples_per_s,
       w.loss, w.staleness, w.step_ms.p50 ?? null, w.last_seen_s, w.lag_reason,
     ]),
@@ -303,7 +358,7 @@ function drawTables(status) {
   charts.table(
     at("servers"), "one row a server",
     ["index", "host", "state", "requests/s", "ms a request", "rows", "bytes", "waits for workers"],
-    status.servers.map((s) => [
+    firstThose(status.servers, waitOf).map((s) => [
       s.index, s.host, stateOf(s), s.requests_per_s, s.request_ms, s.rows,
       s.bytes, s.waiting_for.join(", "),
     ]),
@@ -311,9 +366,9 @@ function drawTables(status) {
   drawPlan(status.plan);
   charts.table(
     at("tables"), "over all servers",
-    ["name", "tier", "rows", "bytes", "refused", "removed", "age", "score", "pulls", "pushes"],
+    ["name", "tier", "rows", "rows/min", "bytes", "refused", "removed", "age", "score", "pulls", "pushes"],
     status.tables.map((t) => [
-      t.name, t.tier, t.rows, t.bytes, t.refused, t.removed, middle(t.ages), middle(t.scores),
+      t.name, t.tier, t.rows, growthOf(t.name), t.bytes, t.refused, t.removed, middle(t.ages), middle(t.scores),
       t.pulls, t.pushes,
     ]),
   );
@@ -353,6 +408,13 @@ function drawPlan(plan) {
   );
 }
 
+let drawnWidth = 0;
+new ResizeObserver(() => {
+  const width = at("main").clientWidth;
+  if (width === drawnWidth || !view.status) return;
+  drawnWidth = width;
+  draw();
+}).observe(at("main"));
 at("metric").addEventListener("change", () => view.status && draw());
 at("login").addEventListener("submit", enterByToken);
 addEventListener("hashchange", () => enterByAddress().then(() => entered()));

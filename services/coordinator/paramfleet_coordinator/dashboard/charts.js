@@ -4,9 +4,10 @@
 
 const charts = (() => {
   const SVG = "http://www.w3.org/2000/svg";
-  const WIDTH = 560;
+  const LEAST_WIDTH = 240;
   const HEIGHT = 180;
-  const LEFT = 52;
+  const LABEL = 32;
+  const LEFT = 64;
   const BOTTOM = 22;
   const TOP = 8;
 
@@ -33,8 +34,13 @@ const charts = (() => {
     return String(Number(value.toPrecision(4)));
   }
 
-  function frame(label) {
-    return node("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label });
+  // A chart is drawn in the page's pixels, so that its letters are as large as the page's.
+  function widthOf(target) {
+    return Math.max(LEAST_WIDTH, Math.floor(target.clientWidth));
+  }
+
+  function frame(label, width, height = HEIGHT) {
+    return node("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": label });
   }
 
   // A table of the numbers behind a chart: heads, then rows of cells.
@@ -72,7 +78,8 @@ const charts = (() => {
   // series: [{name, color, points: [[x, y], ...]}], x in seconds; now is the right end.
   function curves(target, label, series, now) {
     const points = series.flatMap((each) => each.points).filter(([, y]) => Number.isFinite(y));
-    const svg = frame(label);
+    const across = widthOf(target);
+    const svg = frame(label, across);
     if (!points.length) {
       svg.append(node("text", { x: LEFT, y: HEIGHT / 2 }, "nothing yet"));
       target.replaceChildren(svg);
@@ -85,15 +92,15 @@ const charts = (() => {
     const least = Math.min(...points.map(([, y]) => y));
     if (least > 0.5 * high) low = least - 0.1 * (high - least);
     if (high === low) { high += 1; }
-    const x = (at) => LEFT + ((at - (now - span)) / span) * (WIDTH - LEFT - 8);
+    const x = (at) => LEFT + ((at - (now - span)) / span) * (across - LEFT - 8);
     const y = (value) => TOP + (1 - (value - low) / (high - low)) * (HEIGHT - TOP - BOTTOM);
     for (const part of [0, 0.5, 1]) {
       const value = low + part * (high - low);
-      svg.append(node("line", { class: "axis", x1: LEFT, x2: WIDTH - 8, y1: y(value), y2: y(value) }));
+      svg.append(node("line", { class: "axis", x1: LEFT, x2: across - 8, y1: y(value), y2: y(value) }));
       svg.append(node("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, shown(Number(value.toPrecision(3)))));
     }
     svg.append(node("text", { x: LEFT, y: HEIGHT - 6 }, `${Math.round(span)} s ago`));
-    svg.append(node("text", { x: WIDTH - 8, y: HEIGHT - 6, "text-anchor": "end" }, "now"));
+    svg.append(node("text", { x: across - 8, y: HEIGHT - 6, "text-anchor": "end" }, "now"));
     for (const each of series) {
       const path = each.points
         .filter(([, value]) => Number.isFinite(value))
@@ -111,13 +118,14 @@ const charts = (() => {
   // rows: [{name, parts: [number, ...]}]; parts of a row lie behind each other, up to 1.
   function stacks(target, label, names, rows) {
     const height = Math.max(40, rows.length * 26 + 8);
-    const svg = node("svg", { viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": label });
+    const across = widthOf(target);
+    const svg = frame(label, across, height);
     rows.forEach((row, index) => {
       const top = index * 26 + 6;
       svg.append(node("text", { x: LEFT + 8, y: top + 13, "text-anchor": "end" }, row.name));
       let from = LEFT + 14;
       row.parts.forEach((part, color) => {
-        const width = Math.max(0, part) * (WIDTH - LEFT - 22);
+        const width = Math.max(0, part) * (across - LEFT - 22);
         svg.append(node("rect", { class: `f${color % 8}`, x: from, y: top, width, height: 18 }));
         from += width;
       });
@@ -128,14 +136,18 @@ const charts = (() => {
 
   // bars: [[name, count], ...]
   function bars(target, label, counts) {
-    const svg = frame(label);
+    const across = widthOf(target);
+    const svg = frame(label, across);
     const most = Math.max(1, ...counts.map(([, count]) => count));
-    const width = (WIDTH - LEFT - 8) / Math.max(counts.length, 6);
+    const width = (across - LEFT - 8) / Math.max(counts.length, 6);
+    const each = Math.max(1, Math.ceil(LABEL / width));
     counts.forEach(([name, count], index) => {
       const height = (count / most) * (HEIGHT - TOP - BOTTOM);
       const left = LEFT + index * width;
       svg.append(node("rect", { class: "f0", x: left + 2, y: HEIGHT - BOTTOM - height, width: width - 4, height }));
-      svg.append(node("text", { x: left + width / 2, y: HEIGHT - 6, "text-anchor": "middle" }, name));
+      if (index % each === 0) {
+        svg.append(node("text", { x: left + width / 2, y: HEIGHT - 6, "text-anchor": "middle" }, name));
+      }
     });
     svg.append(node("text", { x: LEFT - 6, y: TOP + 8, "text-anchor": "end" }, shown(most)));
     if (!counts.length) svg.append(node("text", { x: LEFT, y: HEIGHT / 2 }, "nothing yet"));

@@ -19,8 +19,8 @@ __all__ = ["RIGHTS", "IssuedIncarnations"]
 RIGHTS: Rights = {
     **dict.fromkeys(
         (
-            "declare", "pull", "stage", "push", "step", "exchange", "survey", "remove",
-            "discount", "void",
+            "declare", "pull", "stage", "push", "step", "exchange", "survey", "prefetch",
+            "remove", "discount", "void",
             "assign", "leave", "join", "begin", "settle", "progress", "wait_turn", "hold",
             "save", "saved", "load", "total", "answer", "states",
             "read_pass", "prepare_pass", "commit_pass", "abort_pass", "pass_state",
@@ -51,6 +51,7 @@ ACTING = frozenset(
         "exchange",
         "void",
         "survey",
+        "prefetch",
         "remove",
         "discount",
         "assign",

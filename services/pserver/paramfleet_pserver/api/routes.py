@@ -17,6 +17,7 @@ from paramfleet_pserver.api import passing
 from paramfleet_pserver.api.access import IssuedIncarnations
 from paramfleet_pserver.api.answers import described
 from paramfleet_pserver.api.durable import DurableAnswers
+from paramfleet_pserver.api.prefetching import Prefetches
 from paramfleet_pserver.api.pushing import (
     answer_pull,
     apply_exchange,
@@ -84,6 +85,7 @@ from paramfleet_shared.errors.served import (
     TablesNotDeclaredError,
     UnknownWorkerError,
 )
+from paramfleet_shared.errors.tables import ColdDiskError, ColdRowsLostError
 from paramfleet_shared.files.folders import CheckpointDirs
 from paramfleet_shared.net.rpc.server import Request
 from paramfleet_shared.net.rpc.tasks import begun
@@ -91,6 +93,8 @@ from paramfleet_shared.net.wire.identity import FIRST_SEQUENCE
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.settings.failpoints import failpoint
 from paramfleet_shared.system.clock import Clock
+from paramfleet_shared.tables.kernels.basics.parts import parts_of
+from paramfleet_shared.tables.kernels.basics.readiness import compile_missing
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.tables.warm import warm
 from paramfleet_shared.values.ids import Rank, Step
@@ -98,8 +102,8 @@ from paramfleet_shared.values.ids import Rank, Step
 __all__ = ["OPERATIONS", "Routes"]
 
 OPERATIONS = (
-    "declare", "pull", "stage", "push", "step", "exchange", "survey", "remove",
-    "discount", "void", "assign", "leave",
+    "declare", "pull", "stage", "push", "step", "exchange", "survey", "prefetch",
+    "remove", "discount", "void", "assign", "leave",
     "join", "begin", "settle", "progress", "wait_turn", "hold", "save", "saved", "load",
     "status", "total", "answer", "states",
     "read_pass", "prepare_pass", "commit_pass", "abort_pass", "pass_state",
@@ -168,6 +172,7 @@ class Routes:
         self.followers = Followers(self._door, lambda: self._training, clock=clock)
         """Those who follow this group."""
         self._feeds = Feeds(store, owners, clock=clock)
+        self._prefetches = Prefetches(owners, clock)
         if term is not None:
             waits = persistence is not None and persistence.waits
             self._durable = DurableAnswers(door=self._door, waits=waits, clock=clock)
@@ -187,7 +192,13 @@ class Routes:
         """Held while tables are made, which takes a while: others would make them, too."""
 
     def handle(self, operation: str, request: Request) -> Message | Awaitable[Message]:
-        """Serve one of ``OPERATIONS``, at once if nothing has to be waited for."""
+        """Serve one of ``OPERATIONS``, at once if nothing has to be waited for.
+
+        Raises:
+            FleetError: why it is refused at once.
+        """
+        if operation != "status" and (refusal := self._disk_refusal()) is not None:
+            raise refusal
         if operation in FOLLOWING:
             return self._handle_follower(operation, request)
         if operation in FEEDING:
@@ -198,9 +209,46 @@ class Routes:
             if operation == "join" or not self._durable.is_plain(self._journal):
                 plain = handler
                 handler = partial(self._serve_durably, self._durable, operation, plain)
+        handler = partial(self._on_disk, handler)
         if self._issued is not None and not self._issued.lets(operation, request):
             return self._issued.admitted(operation, request, handler)
         return begun(handler(request))
+
+    async def _on_disk(
+        self, handler: Callable[[Request], Coroutine[Any, Any, Message]], request: Request
+    ) -> Message:
+        """Serve a request; if a disk fails with rows on it, say who has them then.
+
+        Raises:
+            ColdDiskError: if that is another process.
+            ColdRowsLostError: if nobody has them.
+            FleetError: as the handler does otherwise.
+        """
+        try:
+            return await handler(request)
+        except FleetError as error:
+            if (refusal := self._disk_refusal()) is not None:
+                raise refusal from error
+            raise
+
+    def _disk_refusal(self) -> FleetError | None:
+        lost = self.lost_rows
+        if lost is None or not self.has_copy:
+            return lost
+        return ColdDiskError(server=lost.server, reason=lost.reason)
+
+    @property
+    def lost_rows(self) -> ColdRowsLostError | None:
+        """Return how the disk failed on which rows are; None if it didn't."""
+        lost = self._owners.lost
+        if lost is None:
+            return None
+        return ColdRowsLostError(server=self._door.group, reason=str(lost))
+
+    @property
+    def has_copy(self) -> bool:
+        """Return whether another process can go on with the training."""
+        return self._persistence is not None or bool(self.followers.named()[1])
 
     def _handle_follower(self, operation: str, request: Request) -> Awaitable[Message]:
         if self._durable is None:
@@ -208,14 +256,14 @@ class Routes:
         self._durable.check_address(operation, request)
         handler: Callable[[Request], Coroutine[Any, Any, Message]]
         handler = getattr(self.followers, operation)
-        return handler(request)
+        return self._on_disk(handler, request)
 
     def _handle_reader(self, operation: str, request: Request) -> Awaitable[Message]:
         if self._training is None:
             raise TablesNotDeclaredError(operation=operation)
         if self._durable is not None:
             self._durable.check_address(operation, request)
-        return self._read(operation, request)
+        return self._on_disk(partial(self._read, operation), request)
 
     async def _read(self, operation: str, request: Request) -> Message:
         """Answer a reader, as the group's owner.
@@ -515,6 +563,7 @@ class Routes:
             if built:
                 specs = tuple(table.spec for table in built)
                 training.execute(Make(specs, tuple(built)))
+            self._store.note_declared()
         await training.announce(training.mode.news_of_load())
         await training.announce(training.mode.news_of_all(declared.rank))
         loaded = [s.name for s in declared.specs if self._store.find(s.name).is_loaded]
@@ -542,6 +591,7 @@ class Routes:
         training.check_rank(rank)
         training.fence(rank, incarnation)
         self._checkpoints.asking.join(rank)
+        self._store.note_declared()
         await training.announce(training.mode.news_of_load())
         await training.announce(training.mode.news_of_all(rank))
         failpoint("before_join_answer")
@@ -669,6 +719,10 @@ class Routes:
         training = self._trained("survey")
         return await survey(training, self._owners, request, self._store)
 
+    async def prefetch(self, request: Request) -> Message:
+        """Bring rows that are on disk into memory, as they will be needed; may be repeated."""
+        return await self._prefetches.serve(self._trained("prefetch"), request, self._store)
+
     async def assign(self, request: Request) -> Message:
         """Overwrite the range of a dense table, unless it holds more than first values."""
         training = self._trained("assign")
@@ -782,8 +836,11 @@ class Routes:
     async def _build(self, declared: DeclareRequest) -> list[Table]:
         """Return the tables that are missing, made beside the event loop."""
         new = self._check_declared(declared)
+        storages = {spec.storage for spec in new if spec.kind == "sparse"}
+        await compile_missing(parts_of(storages, declared.wire), self._clock)
         for spec in new:
-            await self._owners.run([Job(0, COMPILING_ROWS, partial(warm, spec))])
+            loads = partial(warm, spec, declared.wire)
+            await self._owners.run([Job(0, COMPILING_ROWS, loads)])
         return [await asyncio.to_thread(self._store.build, spec) for spec in new]
 
     async def _begin(self, terms: Terms) -> Training:

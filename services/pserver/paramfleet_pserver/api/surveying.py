@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["survey"]
 
 MAX_PLACES = 1 << 18
-"""That one request looks at: some milliseconds of an owner."""
+"""Places, or rows where rows move, that one request looks at: milliseconds of an owner."""
 
 _MAX_SHIFT = KEY_BITS - BIN_BITS
 _END = 1 << KEY_BITS
@@ -40,7 +40,8 @@ async def survey(
 ) -> Message:
     """Answer how many rows have which keys, or which rows have a key below one.
 
-    Of places of a block, with how many blocks and places there are, and rows of the table here.
+    Of places of a block, with how many blocks and places there are, the place behind those that
+    were looked at, and rows of the table here.
 
     Raises:
         MalformedMessageError: if a field is wrong, or names no block of a table whose rows can
@@ -71,9 +72,12 @@ async def survey(
     shift = fields.integer("shift", most=_MAX_SHIFT) if below is None else 0
     block = table.blocks[index]
     found: dict[str, NDArray[np.int64]] = {}
+    following = start
 
     def look() -> None:
-        ids, keys = block.rows.valued(start, count, when)
+        nonlocal following
+        following = block.rows.place_after(start, count)
+        ids, keys = block.rows.valued(start, following - start, when)
         if below is None:
             found["counts"] = count_by_key(keys, low=low, shift=shift)
             return
@@ -85,5 +89,6 @@ async def survey(
         "rows": table.num_rows,
         "blocks": len(table.blocks),
         "places": block.rows.num_places,
+        "next": following,
     }
     return Message(fields=about, tensors=found)

@@ -293,9 +293,9 @@ async def trained_otherwise(
     if isinstance(table, SparseTable) and isinstance(fresh, SparseTable):
         chunk_rows = _chunk_rows(saved)
         for old, new in zip(table.blocks, fresh.blocks, strict=True):
-            for start in range(0, old.rows.num_places, chunk_rows):
-                copy = partial(_copy_rows, old, new, start, chunk_rows)
-                await owners.run([Job(old.owner, chunk_rows, copy)])
+            place, copy = [0], partial(_copy_rows, old, new, chunk_rows)
+            while place[0] < old.rows.num_places:
+                await owners.run([Job(old.owner, chunk_rows, partial(copy, place))])
     elif isinstance(table, DenseTable) and isinstance(fresh, DenseTable):
         for where in _parts_of(table.num_rows, saved):
             part = await DenseImage(table, owners, copies=False).read(where)
@@ -305,8 +305,10 @@ async def trained_otherwise(
     return Loaded([fresh], left_out)
 
 
-def _copy_rows(old: Block, new: Block, start: int, count: int) -> None:
-    ids, values, states = old.rows.export(start, count)
+def _copy_rows(old: Block, new: Block, num: int, place: list[int]) -> None:
+    """Copy some rows from a place on, and put the place behind them into ``place``."""
+    start, place[0] = place[0], old.rows.place_after(place[0], num)
+    ids, values, states = old.rows.export(start, place[0] - start)
     rules = new.rows.spec.optimizer, old.rows.spec.optimizer
     new.rows.load(ids, values, states_for(*rules, values, states))
 

@@ -234,9 +234,9 @@ def _jobs(
             by_table.setdefault(part.table.spec.name, []).append(scaled)
     jobs: list[Job] = []
     for table in store:
-        step = table.next_update()
         parts = by_table.get(table.spec.name, [])
-        if parts:
+        if parts:  # else every worker has left its batch out
+            step = table.next_update()
             lr = parts[0][0].lr
             contents = [part.content.scaled(scale) for part, scale in parts]
             if before is not None:

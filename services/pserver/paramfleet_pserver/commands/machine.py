@@ -183,13 +183,17 @@ class Machine:
         return isinstance(self.mode, StepApplier) and rank in self.mode.reservoir.left()
 
     def check_whole(self) -> None:
-        """Refuse to go on with tables that have a part of a change.
+        """Refuse to go on with tables that have a part of a change, or whose disk has failed.
 
         Raises:
             TablesDamagedError: naming the step.
+            FleetError: how the disk failed.
         """
         if self.mode.damage is not None:
             raise self.mode.damage
+        lost = self.owners.lost
+        if lost is not None:
+            raise type(lost)(**lost.facts)
 
     def check_rank(self, rank: Rank) -> None:
         """Refuse a worker that the job can't have.

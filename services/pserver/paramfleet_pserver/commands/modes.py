@@ -20,8 +20,8 @@ __all__ = ["EVERY_MODE", "AsyncMode", "ServerMode"]
 
 EVERY_MODE = frozenset(
     {
-        "pull", "stage", "survey", "remove", "discount", "void", "assign", "leave", "wait_turn",
-        "hold", "answer", "join", "settle", "progress",
+        "pull", "stage", "survey", "prefetch", "remove", "discount", "void", "assign", "leave",
+        "wait_turn", "hold", "answer", "join", "settle", "progress",
     }
 )  # fmt: skip
 """Operations on a training that all modes have."""

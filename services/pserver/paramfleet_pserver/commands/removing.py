@@ -17,6 +17,7 @@ from paramfleet_pserver.core.geo.recorder import GeoRecorder
 from paramfleet_pserver.tables.blocks import Block
 from paramfleet_shared.net.wire.identity import ChangeIdentity
 from paramfleet_shared.tables.sparse import SparseShard
+from paramfleet_shared.values.sorting import each_once
 
 __all__ = ["News", "Removal", "news_of", "release_reported", "remove_recorded", "remove_rows"]
 
@@ -84,7 +85,7 @@ def news_of(rows: SparseShard, places: NDArray[np.int64]) -> News:
     if rows.num_taken == rows.num_rows:
         return News(ids, np.empty(0, np.int64))
     is_gone = _is_gone(rows, places)
-    removed = np.unique(ids[is_gone])
+    removed = each_once(ids[is_gone])
     again = removed[rows.find(removed) >= 0]
     return News(np.concatenate([ids[~is_gone], np.setdiff1d(again, ids[~is_gone])]), removed)
 

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from paramfleet_shared.errors.logs import LogInUseError
+from paramfleet_shared.files.held import holder_of, take_lock
 from paramfleet_shared.files.regular_files import open_regular
 
 __all__ = ["ExistingLock", "FolderLock"]
@@ -29,33 +30,15 @@ class FolderLock:
 
     def __init__(self, path: Path, name: str) -> None:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._file: int | None = os.open(path / name, _FLAGS, 0o600)
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            holder = _holder(self._file)
-            self.close()
-            if not isinstance(error, BlockingIOError):
-                raise
-            raise LogInUseError(path=str(path), holder=holder) from error
-        with contextlib.suppress(OSError):  # a full disk: nobody will be told who has it
-            os.ftruncate(self._file, 0)
-            os.pwrite(self._file, b"%d\n" % os.getpid(), 0)
-
-    def is_in(self, path: Path, name: str) -> bool:
-        """Return whether the locked file is still that of the folder: neither was removed."""
-        if self._file is None:
-            return False
-        try:
-            return os.path.samestat(os.fstat(self._file), (path / name).stat())
-        except OSError:
-            return False
+        with contextlib.ExitStack() as stack:
+            file = os.open(path / name, _FLAGS, 0o600)
+            stack.callback(os.close, file)
+            take_lock(file, path, LogInUseError)
+            self._held = stack.pop_all()
 
     def close(self) -> None:
         """Let others have the folder; may be called twice."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+        self._held.close()
 
 
 class ExistingLock:
@@ -77,15 +60,9 @@ class ExistingLock:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise LogInUseError(path=str(path), holder=_holder(file.fileno())) from error
+                raise LogInUseError(path=str(path), holder=holder_of(file.fileno())) from error
             self._held = stack.pop_all()
 
     def close(self) -> None:
         """Let others have the folder; may be called twice."""
         self._held.close()
-
-
-def _holder(lock: int) -> int:
-    """Return the process id in a lock's file; 0 if there is none."""
-    text = os.pread(lock, 32, 0).strip()
-    return int(text) if text.isdigit() else 0

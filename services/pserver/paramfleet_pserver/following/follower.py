@@ -43,6 +43,8 @@ from paramfleet_shared.net.rpc.client import Channel
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.settings.failpoints import failpoint
 from paramfleet_shared.system.clock import Clock
+from paramfleet_shared.tables.kernels.basics.parts import parts_of
+from paramfleet_shared.tables.kernels.basics.readiness import compile_missing
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.tables.warm import warm
 
@@ -340,6 +342,8 @@ class GroupFollower:
         return replace(command, built=tuple(built))
 
     async def _warm(self, specs: list[TableSpec]) -> None:
+        storages = {spec.storage for spec in specs if spec.kind == "sparse"}
+        await compile_missing(parts_of(storages, "float32"), self._clock)
         for spec in specs:
             await self._owners.run([Job(0, COMPILING_ROWS, partial(warm, spec))])
 

@@ -27,6 +27,8 @@ TABLE_GAUGES = {
     "cold_wanted": "Ids that were asked for and weren't in memory.",
     "cold_read": "Those of them that were read from disk.",
     "cold_written": "Rows that left memory, and were written as they had changed.",
+    "cold_prefetched": "Those of the rows read that came before they were needed.",
+    "cold_prefetched_used": "Those of them that were used before they left memory again.",
     "cold_file_bytes": "Disk that rows take.",
     "rate_power": "Power of the number of workers by which the guard divides the rate now: 0 "
     "for the whole rate, 1 for the N-th part; the largest of the table's parts.",

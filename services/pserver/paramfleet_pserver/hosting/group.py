@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -39,6 +40,7 @@ from paramfleet_shared.errors.logs import (
     LogBehindError,
 )
 from paramfleet_shared.errors.served import PartLostError
+from paramfleet_shared.errors.tables import ColdRowsLostError
 from paramfleet_shared.files.addresses import place_of
 from paramfleet_shared.files.folders import CheckpointDirs
 from paramfleet_shared.net.rights import roles_of
@@ -49,6 +51,7 @@ from paramfleet_shared.net.secret import secret_of
 from paramfleet_shared.net.tls import tls_of
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.system.clock import Clock
+from paramfleet_shared.tables.disk.errors import TIER_FAILURES
 from paramfleet_shared.values.ids import Rank, Step
 from paramfleet_shared.values.versions import versions
 
@@ -85,7 +88,7 @@ class GroupParts:
     service: ServiceTimes
     tracing: Tracing | None
     new_shard: NewShard = in_memory
-    """Makes the shards of sparse tables."""
+    """Where the rows of sparse tables are."""
 
 
 class Continued(NamedTuple):
@@ -210,8 +213,8 @@ class HostedGroup:
                 beside.append(tasks.create_task(self._register_copies(session, planned)))
             try:
                 await self._stay(session)
-            except PartLostError as error:
-                await session.fail(str(error))
+            except (PartLostError, ColdRowsLostError) as error:
+                await self._tell(session, error)
                 failure = error
             except FleetError as error:
                 failure = error
@@ -228,6 +231,14 @@ class HostedGroup:
                 self.routes.fail(failure)
             raise failure
 
+    async def _tell(
+        self, session: JobSession, error: PartLostError | ColdRowsLostError
+    ) -> None:
+        """Fail the job, unless another process can go on with the group."""
+        can_go_on = self.routes is not None and self.routes.has_copy
+        if isinstance(error, PartLostError) or not can_go_on:
+            await session.fail(str(error))
+
     async def _stay(self, session: JobSession) -> None:
         """Be a member, also under the terms of later sessions, until the job ends.
 
@@ -237,7 +248,7 @@ class HostedGroup:
         """
         while True:
             try:
-                await session.run(after_beat=partial(self._take_out_lost, session))
+                await session.run(after_beat=partial(self._after_beat, session))
             except FencedError:  # the newer term may be the one that is asked for here
                 if self._asks is not None:
                     await self._asks.wait()
@@ -444,6 +455,18 @@ class HostedGroup:
                     log.info("pserver.snapshot", extra=facts)
             await self._clock.sleep(pause_s)
 
+    def _after_beat(self, session: JobSession) -> None:
+        """Do what is due while the job goes on.
+
+        Raises:
+            ColdRowsLostError: if a disk has failed with rows on it.
+            PartLostError: as ``Routes.lose``.
+        """
+        lost = None if self.routes is None else self.routes.lost_rows
+        if lost is not None:
+            raise lost
+        self._take_out_lost(session)
+
     def _take_out_lost(self, session: JobSession) -> None:
         """Go on without the workers that an elastic job has lost."""
         routes = self.routes
@@ -462,7 +485,8 @@ class HostedGroup:
                 fault = _noted(fault, self.log_facts(), self.index)
                 if not self.routes.is_refusing:
                     self.routes.apply_orders(session.life.orders)
-                await self.routes.count_rows()
+                with suppress(*TIER_FAILURES):  # which end the group with the next beat
+                    await self.routes.count_rows()
             session = self.session or session
             await session.publish({**self._describe(self), "versions": versions()})
             await self._clock.sleep(PUBLISH_PERIOD_S)

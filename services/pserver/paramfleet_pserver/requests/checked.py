@@ -77,6 +77,8 @@ class DeclareRequest:
     on_worker_loss: OnWorkerLoss
     rank: Rank
     incarnation: int
+    wire: WireDtype = "float32"
+    """How rows are to travel, so that kernels are there for it."""
 
 
 class PullPart(NamedTuple):
@@ -207,6 +209,7 @@ def declare_request(message: Message) -> DeclareRequest:
         on_worker_loss=fields.choice("on_worker_loss", ON_WORKER_LOSS, "wait"),
         rank=Rank(fields.integer("rank")),
         incarnation=fields.integer("incarnation"),
+        wire=fields.choice("wire_dtype", WIRE_DTYPES, "float32"),
     )
 
 

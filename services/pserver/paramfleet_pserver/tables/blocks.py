@@ -1,6 +1,6 @@
 """The rows of a sparse table, by the owners of its shards."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -10,14 +10,28 @@ from paramfleet_shared.tables.spec import TableSpec
 __all__ = ["Block", "NewShard", "in_memory", "make_blocks"]
 
 
-NewShard = Callable[[TableSpec, Callable[[str, int], None], int], SparseShard]
-"""Makes the shard of a table, given what refuses bytes that there is no memory for, and the
-shard's owner."""
+def _pass(_: object) -> None:
+    """Have nothing to say."""
 
 
-def in_memory(spec: TableSpec, check_memory: Callable[[str, int], None], _: int) -> SparseShard:
-    """Return a shard whose rows are all in memory."""
-    return SparseShard(spec, check_memory=check_memory)
+class NewShard(NamedTuple):
+    """Where the rows of sparse tables are."""
+
+    make: Callable[[TableSpec, Callable[[str, int], None], int], SparseShard]
+    """Makes the shard of a table, given what refuses bytes that there is no memory for, and the
+    shard's owner."""
+    check: Callable[[TableSpec], None] = _pass
+    """Refuses a table whose rows can't be there, before it has any."""
+    note_tables: Callable[[Collection[str]], None] = _pass
+    """Is told which sparse tables there are, once a worker has declared those of its job."""
+
+
+def _in_memory(spec: TableSpec, check: Callable[[str, int], None], _: int) -> SparseShard:
+    return SparseShard(spec, check_memory=check)
+
+
+in_memory = NewShard(_in_memory)
+"""All rows are in memory."""
 
 
 class Block(NamedTuple):
@@ -48,9 +62,10 @@ def make_blocks(
         spec: The table.
         shards: Of each owner, counted from this server's first.
         check_memory: Refuses a table's bytes that there is no memory for.
-        new_shard: Makes the rows of a block.
+        new_shard: Where the rows are.
     """
     check = partial(check_memory, spec.name)
     return tuple(
-        Block(owner, own, new_shard(spec, check, owner)) for owner, own in enumerate(shards)
+        Block(owner, own, new_shard.make(spec, check, owner))
+        for owner, own in enumerate(shards)
     )

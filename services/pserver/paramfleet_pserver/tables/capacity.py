@@ -22,7 +22,7 @@ from paramfleet_pserver.tables.blocks import Block
 from paramfleet_pserver.tables.owners import Job, Owners
 from paramfleet_pserver.tables.parts import SparsePart
 from paramfleet_shared.errors import FleetError
-from paramfleet_shared.tables.rowstore import distinct
+from paramfleet_shared.values.sorting import each_once
 
 __all__ = ["Claims", "TableCapacity", "Wanted", "claim_at_once", "claim_counted"]
 
@@ -229,5 +229,5 @@ class _Count:
         self.num_new = len(new)
         if self.num_new:  # several may be about to create the same rows
             others = [block.rows.unknown(claim.ids_of(block)) for claim in self._others]
-            every = distinct(np.concatenate([new, *others])) if others else new
+            every = each_once(np.concatenate([new, *others])) if others else new
             self._num_in_all = block.rows.num_taken + len(every)

@@ -12,7 +12,12 @@ Start and use from one event loop.
 import asyncio
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from paramfleet_shared.tables.disk.errors import TIER_FAILURES
+
+if TYPE_CHECKING:
+    from paramfleet_shared.errors import FleetError
 
 __all__ = ["Job", "Owners", "when_done"]
 
@@ -47,6 +52,8 @@ class Owners:
             for index in range(num_owners)
         ]
         self._num_pending = [0] * num_owners
+        self.lost: FleetError | None = None
+        """How the disk failed on which rows are: nothing is read or changed any more."""
 
     def __len__(self) -> int:
         return len(self._threads)
@@ -77,7 +84,7 @@ class Owners:
         ends = [
             self._submit(owner, own) for owner, own in by_owner.items() if owner not in here
         ]
-        ends += [_done_here(by_owner[owner]) for owner in here]
+        ends += [self._done_here(by_owner[owner]) for owner in here]
         return ends[0] if len(ends) == 1 else _all_of(ends)
 
     async def run(self, jobs: Iterable[Job], *, alone: bool = False) -> None:
@@ -92,8 +99,8 @@ class Owners:
         await self.run(Job(owner, 0, _nothing) for owner in range(len(self)))
 
     def post(self, job: Job) -> None:
-        """Hand over a job that can't fail and nobody waits for."""
-        when_done(self.start([job]), asyncio.Future.result)
+        """Hand over a job that nobody waits for, and that can't fail unless the disk does."""
+        when_done(self.start([job]), _see)
 
     async def close(self) -> None:
         """Finish what was handed in, and end the threads."""
@@ -103,12 +110,32 @@ class Owners:
     def _submit(self, owner: int, jobs: list[Job]) -> asyncio.Future[None]:
         loop = asyncio.get_running_loop()
         self._num_pending[owner] += 1
-        end = loop.run_in_executor(self._threads[owner], _act_all, jobs)
+        end = loop.run_in_executor(self._threads[owner], self._act, jobs)
         end.add_done_callback(lambda _: self._finish(owner))
         return end
 
     def _finish(self, owner: int) -> None:
         self._num_pending[owner] -= 1
+
+    def _act(self, jobs: list[Job]) -> None:
+        """Act, and note if a disk fails."""
+        try:
+            for job in jobs:
+                job.act()
+        except Exception as error:
+            if isinstance(error, TIER_FAILURES):
+                self.lost = self.lost or error
+            raise
+
+    def _done_here(self, jobs: list[Job]) -> asyncio.Future[None]:
+        end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        try:
+            self._act(jobs)
+        except Exception as error:  # noqa: BLE001 - as from a thread: whoever waits gets it
+            end.set_exception(error)
+        else:
+            end.set_result(None)
+        return end
 
 
 def when_done(
@@ -125,20 +152,10 @@ def _nothing() -> None:
     """Take a turn in an owner's queue."""
 
 
-def _act_all(jobs: list[Job]) -> None:
-    for job in jobs:
-        job.act()
-
-
-def _done_here(jobs: list[Job]) -> asyncio.Future[None]:
-    end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    try:
-        _act_all(jobs)
-    except Exception as error:  # noqa: BLE001 - as from a thread: whoever waits gets it
-        end.set_exception(error)
-    else:
-        end.set_result(None)
-    return end
+def _see(end: asyncio.Future[None]) -> None:
+    """Raise what a job failed with, but for what is noted."""
+    if not isinstance(end.exception(), TIER_FAILURES):
+        end.result()
 
 
 def _all_of(ends: list[asyncio.Future[None]]) -> asyncio.Future[None]:

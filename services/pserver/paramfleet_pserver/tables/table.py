@@ -247,7 +247,8 @@ class SparseTable(Table):
         cold = self._cold()
         if not cold:
             return {}
-        names = ("rows", "wanted", "read", "written", "dropped", "full", "file_bytes")
+        names = ["rows", "wanted", "read", "written", "dropped", "full", "file_bytes"]
+        names += ["prefetched", "prefetched_used"]
         facts = {f"cold_{name}": sum(getattr(each, name) for each in cold) for name in names}
         return {**facts, "cold_engine": cold[0].engine}
 

@@ -33,7 +33,7 @@ class TableStore:
         num_owners: Owner threads; each owns a block of the shards.
         limits: What tables are taken.
         memory: Returns what memory there is; any thread may ask.
-        new_shard: Makes the shards of sparse tables.
+        new_shard: Where the rows of sparse tables are.
     """
 
     def __init__(
@@ -134,10 +134,14 @@ class TableStore:
             limits=self._limits,
             memory=self._memory(),
         )
-        if self._new_shard is not in_memory:
-            for spec in new:
-                if spec.kind == "sparse":
-                    self._new_shard(spec, lambda *_: None, 0)
+        for spec in new:
+            if spec.kind == "sparse":
+                self._new_shard.check(spec)
+
+    def note_declared(self) -> None:
+        """Let settings that name a table be compared with those of a worker's job."""
+        sparse = [table.spec.name for table in self if isinstance(table, SparseTable)]
+        self._new_shard.note_tables(sparse)
 
     def check_mode(self, mode: str) -> None:
         """Refuse a mode whose rows must keep their places, where some of them go to disk.

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import final
 
 from paramfleet_serving.following.folder import FolderSource
-from paramfleet_serving.following.own_folder import OwnFolder
 from paramfleet_serving.following.source import Event
 from paramfleet_serving.jobs.exporting import Exporter, ExportPlan
 from paramfleet_serving.jobs.finding import found_settings
@@ -21,12 +20,15 @@ from paramfleet_serving.store.model import Version
 from paramfleet_shared.deltas.reader import Accept
 from paramfleet_shared.deltas.stored.disk import StreamDisk
 from paramfleet_shared.deltas.writer import StreamWriter
+from paramfleet_shared.files.held import FolderKind, ProcessFolder
 from paramfleet_shared.settings.config import JobSettings
 from paramfleet_shared.system.clock import Clock
 
 __all__ = ["JobSource"]
 
 KEPT_BASES = 2
+
+_KIND = FolderKind(prefix="paramfleet-stream-", lock="process.lock", always_locked=False)
 
 
 @final
@@ -56,7 +58,7 @@ class JobSource:
         self._settings = settings
         self._plan = plan
         self._clock = clock
-        self._kept = OwnFolder(cache_dir)
+        self._kept = ProcessFolder(cache_dir, _KIND)
         self._folder = self._kept.path
         self._source = FolderSource(self._folder, clock=clock, poll_s=poll_s)
         self._exporting: asyncio.Task[None] | None = None

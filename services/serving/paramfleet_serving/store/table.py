@@ -89,4 +89,8 @@ class ServedTable:
         """Return what ids without a row read: what the job would give them."""
         if self.facts.zero_unknown:
             return np.zeros((len(ids), self.facts.dim), np.float32)
-        return initial_rows(self._spec, ids)
+        rows = initial_rows(self._spec, ids)
+        if self.facts.drawn is not None:
+            first, end = self.facts.drawn
+            rows[:, :first] = rows[:, end:] = 0
+        return rows

@@ -17,7 +17,17 @@ _BAR_WIDTH = 20
 WORKER_COLUMNS = (
     "rank", "host", "step", "samples_per_s", "loss", "staleness", "last_seen_s", "lag_reason",
 )  # fmt: skip
-TABLE_COLUMNS = ("name", "tier", "rows", "bytes", "refused", "removed", "pulls", "pushes")
+TABLE_COLUMNS = (
+    "name",
+    "tier",
+    "rows",
+    "bytes",
+    "admitted",
+    "refused",
+    "removed",
+    "pulls",
+    "pushes",
+)
 SHARD_COLUMNS = ("table", "shard", "server", "rows", "bytes", "pulled", "pushed")
 AUDIT_COLUMNS = ("number", "at", "who", "peer", "action", "before", "after")
 PROCESS_COLUMNS = ("index", "host", "groups", "follows", "state")

@@ -373,7 +373,10 @@ class Supervisor:
         if self._phase is Phase.SETTLING and now >= self._since + self._settle_s():
             if self._may_forget:
                 return self._dismiss(now)
-            how = f"was still running {self._settle_s():.0f} s after the last worker ended"
+            how = (
+                f"was still running {self._settle_s():.0f} s after the last worker ended: does "
+                "the script call fleet.init(), init_worker() and stop_worker()?"
+            )
             late = self._others() | self._restarts.down
             self._suspected = (min(late, key=_by_interest), how)
             self._enter(Phase.BLAMING, now)

@@ -1,12 +1,20 @@
-"""Where the lines of the processes go: worker 0's results to stdout, the rest labelled."""
+"""Where the lines of the processes go: worker 0's results to stdout, the rest labelled.
+
+On a terminal the launcher's own lines have no label, and below all of them is one line that is
+drawn again and again: how far the training is.
+"""
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import BinaryIO
 
 from paramfleet_shared.values.texts import printable
 from paramfleet_worker.core.events import ProcessName
+from paramfleet_worker.core.showing.lines import Amount, is_shown, level_of
+from paramfleet_worker.process.live_line import drawn
+from paramfleet_worker.process.log_file import LogFile
 
 __all__ = ["Console", "LineSplitter"]
 
@@ -15,6 +23,14 @@ MAX_LINE_BYTES = 1 << 16
 
 COLOURS = {"worker": 36, "pserver": 35, "coordinator": 34, "launcher": 31}
 
+_RED, _YELLOW = b"\x1b[1;31m", b"\x1b[33m"
+_LEVELS = {"WARNING": _YELLOW, "ERROR": _RED, "CRITICAL": _RED}
+_PLAIN = b"\x1b[0m"
+
+_ERASE = b"\r\x1b[2K"
+
+_MOST_HELD = 1000
+"""Lines that wait at most until worker 0 has ended its own."""
 
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 
@@ -54,18 +70,47 @@ class Console:
             a program may read the result of a job from there.
         err: Gets every other line, labelled ``[worker 1]``. If it is the same file or pipe as
             ``out``, that gets whole lines, so that no other line comes into one.
-        environment: Says whether colours are wanted (``NO_COLOR``).
+        environment: Says whether colours are wanted (``NO_COLOR``), and what the terminal is.
+        amount: How much is shown.
     """
 
-    def __init__(self, out: BinaryIO, err: BinaryIO, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        out: BinaryIO,
+        err: BinaryIO,
+        environment: Mapping[str, str],
+        *,
+        amount: Amount = "usual",
+    ) -> None:
         self._out: BinaryIO | None = out
         self._err: BinaryIO | None = err
-        self._colours = err.isatty() and not environment.get("NO_COLOR")
+        self._amount: Amount = amount
+        self._log: LogFile | None = None
         self.is_terminal = err.isatty()
         """Whether a person reads our lines, and nothing keeps them."""
+        self._colours = self.is_terminal and not environment.get("NO_COLOR")
+        is_dumb = environment.get("TERM") == "dumb"
+        self.draws = self.is_terminal and not is_dumb and amount != "quiet"
+        """Whether progress is a line that is drawn again and again."""
+        self._unicode = _shows_unicode(environment)
         self._by_lines = not self.is_terminal and _are_one(out, err)
         self._begun = b""
         """A line of worker 0 whose end hasn't come."""
+        self._share_terminal = self.is_terminal and out.isatty()
+        self._live = b""
+        """The line at the bottom; empty before there is one."""
+        self._is_drawn = False
+        self._is_open = False
+        """Whether the cursor stands in a line of worker 0."""
+        self._is_redrawn = False
+        """Whether that line is one that worker 0 draws again and again, as a bar of its own."""
+        self._held: list[bytes] = []
+
+    def keep(self, log: LogFile) -> None:
+        """Write the launcher's own lines to its log, too, from now on."""
+        self._log = log
+
+    # -- the processes' lines
 
     def result(self, data: bytes) -> None:
         """Pass on what worker 0 wrote to its standard output."""
@@ -74,31 +119,87 @@ class Console:
             if len(rest) > MAX_LINE_BYTES:
                 newline, rest = newline + rest, b""
             data, self._begun = lines + newline, rest
+        if self._share_terminal and data:
+            self._erase()
         self._out = _write(self._out, data)
+        if self._share_terminal and data:
+            _, newline, rest = data.rpartition(b"\n")
+            self._is_open = bool(rest)
+            self._is_redrawn = b"\r" in rest or (not newline and self._is_redrawn)
+            if not self._is_open:
+                self._release()
 
     def end_result(self) -> None:
         """Pass on a last line of worker 0 that has no end."""
         data, self._begun = self._begun, b""
         self._out = _write(self._out, data)
+        self._release()
 
     def line(self, name: ProcessName, line: bytes) -> None:
         """Show a line of a process; of a progress bar only its last state.
 
         Colours are left out and other control characters escaped: a line may hold the text
         of an exception, and that whatever a stranger sent. What Redis says is for its log
-        alone.
+        alone, and so is what ``is_shown`` leaves out.
         """
-        if name.role == "redis":
-            return
         shown = line.removesuffix(b"\r").rpartition(b"\r")[2]
-        line = _clean(shown.decode(errors="backslashreplace"))
-        self._err = _write(self._err, self._label(name.role, name.label) + line + b"\n")
+        if name.role == "redis" or not is_shown(shown, self._amount):
+            return
+        text = _clean(shown.decode(errors="backslashreplace"))
+        text = self._coloured(text, _LEVELS.get(level_of(shown), b""))
+        self._show(self._label(name.role, name.label) + text + b"\n")
+
+    # -- the launcher's own
 
     def say(self, text: str) -> None:
-        """Show a line of the launcher itself."""
-        for line in text.rstrip("\n").split("\n"):
-            label = self._label("launcher", "launcher")
-            self._err = _write(self._err, label + _clean(line) + b"\n")
+        """Show lines of the launcher itself that nobody should miss."""
+        self._own(text, colour=_YELLOW if text.startswith("warning: ") else b"")
+
+    def fail(self, text: str) -> None:
+        """Show why the job ends badly."""
+        self._own(text, colour=_RED)
+
+    def tell(self, text: str, *, kept: str = "") -> None:
+        """Show what is good to know; nothing if it is to be quiet.
+
+        Args:
+            text: Lines.
+            kept: What the log has instead: it may be read by others.
+        """
+        self._own(text, kept=kept, is_shown=self._amount != "quiet")
+
+    def note(self, text: str) -> None:
+        """Show what only those see who ask for all; the log has it."""
+        self._own(text, is_shown=self._amount == "verbose")
+
+    def record(self, text: str) -> None:
+        """Write to the log alone."""
+        self._own(text, is_shown=False)
+
+    def draw(self, parts: Sequence[str], share: float | None) -> None:
+        """Draw the line at the bottom anew, if this draws one at all.
+
+        Args:
+            parts: What it says, the most important first.
+            share: How long its bar is, from 0 to 1; None for no bar.
+        """
+        if not self.draws or self._err is None:
+            return
+        if self._held:
+            self._release()
+        line = drawn(
+            parts, share=share, width=_width(self._err), colours=self._colours,
+            unicode=self._unicode,
+        )  # fmt: skip
+        self._live = line.encode(errors="replace")
+        if not self._is_open:
+            self._put(b"")
+
+    def end_drawing(self) -> None:
+        """Take the line at the bottom away."""
+        self._release()
+        self._live = b""
+        self._erase()
 
     def terminal_environment(self) -> dict[str, str]:
         """Return what makes worker 0 draw for our terminal; nothing if there is none."""
@@ -106,6 +207,52 @@ class Console:
             return {}
         size = os.get_terminal_size(self._out.fileno())
         return {"COLUMNS": str(size.columns), "LINES": str(size.lines), "FORCE_COLOR": "1"}
+
+    # -- how
+
+    def _own(
+        self, text: str, *, kept: str = "", colour: bytes = b"", is_shown: bool = True
+    ) -> None:
+        if self._log is not None:
+            at = datetime.now(UTC).strftime("%H:%M:%S.%f")[:-3].encode()
+            for line in (kept or text).rstrip("\n").split("\n"):
+                self._log.write(at + b" launcher " + _clean(line) + b"\n")
+        if not is_shown:
+            return
+        label = b"" if self.is_terminal else self._label("launcher", "launcher")
+        for line in text.rstrip("\n").split("\n"):
+            self._show(label + self._coloured(_clean(line), colour) + b"\n")
+
+    def _show(self, line: bytes) -> None:
+        """Show a line; where a line at the bottom is drawn, not inside one of worker 0."""
+        if self._live and self._is_open and len(self._held) < _MOST_HELD:
+            self._held.append(line)
+            return
+        self._put(line)
+
+    def _release(self) -> None:
+        """Show what was held back, on lines of its own."""
+        lines, self._held = b"".join(self._held), []
+        if self._is_open and self._live:
+            lines = (_ERASE if self._is_redrawn else b"\n") + lines
+            self._is_open = False
+        self._put(lines)
+
+    def _put(self, lines: bytes) -> None:
+        """Write whole lines, and the one at the bottom below them."""
+        above = _ERASE if self._is_drawn else b""
+        self._is_drawn = bool(self._live) and not self._is_open
+        below = self._live if self._is_drawn else b""
+        if above or lines or below:
+            self._err = _write(self._err, above + lines + below)
+
+    def _erase(self) -> None:
+        if self._is_drawn:
+            self._is_drawn = False
+            self._err = _write(self._err, _ERASE)
+
+    def _coloured(self, text: bytes, colour: bytes) -> bytes:
+        return colour + text + _PLAIN if colour and self._colours else text
 
     def _label(self, role: str, text: str) -> bytes:
         if not self._colours:
@@ -115,6 +262,20 @@ class Console:
 
 def _clean(line: str) -> bytes:
     return line.encode() if line.isprintable() else printable(_COLOUR.sub("", line)).encode()
+
+
+def _shows_unicode(environment: Mapping[str, str]) -> bool:
+    """Return whether the terminal shows more than ASCII, as its locale says."""
+    names = (environment.get(name) for name in ("LC_ALL", "LC_CTYPE", "LANG"))
+    return "utf" in next(filter(None, names), "").lower()
+
+
+def _width(stream: BinaryIO) -> int:
+    """Return the columns of a terminal."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 80
+    except (OSError, ValueError):  # no file of the system's, or closed
+        return 80
 
 
 def _are_one(out: BinaryIO, err: BinaryIO) -> bool:

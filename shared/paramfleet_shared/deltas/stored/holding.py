@@ -7,9 +7,8 @@ file system without locks, a writer that lives is seen by what it publishes.
 import fcntl
 import logging
 import os
-import socket
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from threading import Event
 
@@ -18,6 +17,7 @@ from paramfleet_shared.deltas.stored.disk import StreamDisk, opened_lock
 from paramfleet_shared.deltas.stored.head import read_head
 from paramfleet_shared.files.addresses import Address
 from paramfleet_shared.files.documents import read_content
+from paramfleet_shared.files.held import MOST_BYTES, holder_in, is_at, own_name, take_lock
 from paramfleet_shared.files.regular_files import replaced
 from paramfleet_shared.system.clock import Clock
 
@@ -30,7 +30,6 @@ _WATCH_S = 5.0
 """How long a folder without locks is looked at; a writer publishes each half second."""
 
 _LOOK_S = 0.1
-_MOST_BYTES = 512
 _TRIES = 100
 _OWN_MODE = 0o600
 
@@ -62,7 +61,7 @@ def held_for_writing(folder: Path, clock: Clock, *, takes_over: bool = False) ->
             if not takes_over:
                 _refuse_living(folder, clock)
             with StreamDisk().creating(path) as file:
-                file.write(_own_name())
+                file.write(own_name())
         yield
     finally:
         if lock is not None:
@@ -79,22 +78,16 @@ def _locked(path: Path) -> int | None:
     """
     for _ in range(_TRIES):
         lock = opened_lock(path)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = _said(os.pread(lock, _MOST_BYTES, 0))
-            os.close(lock)
-            raise StreamHeldError(path=str(path.parent), holder=holder) from None
-        except OSError as error:
-            os.close(lock)
-            log.warning("deltas.no_locks", extra={"path": str(path), "reason": str(error)})
-            return None
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(lock), path.lstat()):
-                os.ftruncate(lock, 0)
-                os.pwrite(lock, _own_name(), 0)
+        with ExitStack() as stack:
+            stack.callback(os.close, lock)
+            try:
+                take_lock(lock, path.parent, StreamHeldError)
+            except OSError as error:
+                log.warning("deltas.no_locks", extra={"path": str(path), "reason": str(error)})
+                return None
+            if is_at(lock, path):  # else another process has just taken it over
+                stack.pop_all()
                 return lock
-        os.close(lock)  # another process has just taken it over
     raise StreamHeldError(path=str(path.parent), holder="")
 
 
@@ -108,7 +101,7 @@ def _replaced(path: Path) -> int | None:
         lock = os.dup(file.fileno())
         try:
             os.fchmod(lock, _OWN_MODE)
-            file.write(_own_name())
+            file.write(own_name())
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(lock)
@@ -132,15 +125,5 @@ def _refuse_living(folder: Path, clock: Clock) -> None:
         if now is not None and now != before and now.moment != before.moment:
             holder = ""
             with suppress(OSError):
-                holder = _said(read_content(folder / WRITER_LOCK, most_bytes=_MOST_BYTES))
+                holder = holder_in(read_content(folder / WRITER_LOCK, most_bytes=MOST_BYTES))
             raise StreamHeldError(path=str(folder), holder=holder)
-
-
-def _own_name() -> bytes:
-    return f"{os.getpid()} on {socket.gethostname()}\n".encode()
-
-
-def _said(content: bytes) -> str:
-    """Return which process a lock's file names; empty if none."""
-    said = content.decode("utf-8", "replace").strip()
-    return said if said.isprintable() else ""

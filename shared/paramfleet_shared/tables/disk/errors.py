@@ -3,6 +3,7 @@
 from paramfleet_shared.errors import ContractError, IntegrityError, UnavailableError
 
 __all__ = [
+    "TIER_FAILURES",
     "TierChangedError",
     "TierClosedError",
     "TierDamagedError",
@@ -11,6 +12,7 @@ __all__ = [
     "TierFullError",
     "TierInUseError",
     "TierLateError",
+    "TierLeaveError",
     "TierReadError",
 ]
 
@@ -101,3 +103,19 @@ class TierDamagedError(IntegrityError):
     sentence = (
         "{path} is damaged at {where}: {reason}; recover from another copy or a checkpoint"
     )
+
+
+class TierLeaveError(IntegrityError):
+    """Rows can't leave memory, as a disk refuses to be read; the call before that was done."""
+
+    code = "integrity.tier_leave"
+    path: str
+    reason: str
+    sentence = (
+        "rows can't leave memory, as {path} can't be read: {reason}; what was asked for before"
+        " is done, so don't ask again; see to that disk"
+    )
+
+
+TIER_FAILURES = (TierReadError, TierFailedError, TierDamagedError, TierLeaveError)
+"""Of a disk on which rows are that can't be used any more."""

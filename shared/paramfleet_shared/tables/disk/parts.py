@@ -1,8 +1,7 @@
 """Rows of a tier by where they are: in the log, on which pages.
 
-A row may be in both places, and in memory, too; the caller knows which counts. Places are
-numbers by which parts of all rows are named: first the keys in the log, then ``PAGE_PLACES``
-for each page. n = rows of a call, W = words of a row.
+A row may be in both places, and in memory, too; the caller knows which counts. n = rows of a
+call, W = words of a row.
 """
 
 from collections.abc import Callable
@@ -15,16 +14,19 @@ from paramfleet_shared.tables.disk.log.logged import UNKNOWN
 from paramfleet_shared.tables.disk.log.writeahead import WriteAhead
 from paramfleet_shared.tables.disk.pages.files import PageFiles
 from paramfleet_shared.tables.disk.pages.loading import rows_in
+from paramfleet_shared.tables.disk.pages.ranges import KeyRange
 from paramfleet_shared.tables.disk.pages.rebuilding import Hold, Pages
-from paramfleet_shared.tables.memory.slot_index import distinct
+from paramfleet_shared.values.sorting import each_once
 
 __all__ = ["PAGE_PLACES", "TierParts"]
 
 PAGE_PLACES = 64
-"""About as many rows as a page has."""
+"""About as many rows as a page has: by so many places parts of pages are named."""
 
 Rows = tuple[NDArray[np.uint64], NDArray[np.uint32]]
 """Keys [n] and rows [n, W]."""
+Counts = Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
+Read = Callable[[NDArray[np.uint64]], tuple[NDArray[np.bool_], NDArray[np.uint32]]]
 
 
 class TierParts:
@@ -50,13 +52,13 @@ class TierParts:
         return self._files.state.rows
 
     @property
-    def num_places(self) -> int:
-        """Return how many places there are."""
-        return self._log.most_keys + PAGE_PLACES * self.num_pages
+    def num_groups(self) -> int:
+        """Return how many groups the pages have."""
+        return self._files.state.groups
 
     def logged_keys(self) -> NDArray[np.uint64]:
         """Return the keys that the log names, removed ones among them, each once and sorted."""
-        return distinct(np.concatenate([part.keys for part in self._log.parts]))
+        return each_once(np.concatenate([part.keys for part in self._log.parts]))
 
     def is_logged(self, keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """Return which of keys, uint64 [n], the log names: bool [n]."""
@@ -82,43 +84,48 @@ class TierParts:
             TierReadError: if a disk refuses.
             TierDamagedError: if a page isn't what was written.
         """
-        most, form = self._pages.most, self._files.form
-        parts = [(np.empty(0, np.uint64), np.empty((0, form.pitch), np.uint32))]
-        for each in range(first, last, most):
-            numbers = np.arange(each, min(last, each + most))
-            parts.append(rows_in(self._pages.load(numbers), form))
-        keys, rows = zip(*parts, strict=True)
-        return np.concatenate(keys), np.concatenate(rows)
+        return self._on_pages(np.arange(first, last), None)
 
-    def at_places(
-        self,
-        start: int,
-        stop: int,
-        read: Callable[[NDArray[np.uint64]], tuple[NDArray[np.bool_], NDArray[np.uint32]]],
-    ) -> Rows:
-        """Return the rows of some places, each of which is at one.
+    def within(self, keys: KeyRange, counts: Counts, read: Read) -> Rows:
+        """Return the rows of a range of keys.
 
         Args:
-            start: The first place; below 0 for none before the first one.
-            stop: The one after the last.
+            keys: The range.
+            counts: Returns of which keys, uint64 [n], the rows here count: bool [n].
             read: As of the tier.
 
         Raises:
             FleetError: as ``DiskTier.read``.
         """
-        first_page = self._log.most_keys
-        keys, rows = np.empty(0, np.uint64), np.empty((0, self._files.form.pitch), np.uint32)
-        if stop > 0 and start < first_page:
-            logged = self.logged_keys()
-            end = logged.size if stop >= first_page else stop  # there may be more than most
-            logged = logged[max(0, start) : end]
-            found, rows = read(logged)
-            keys, rows = logged[found], rows[found]
-        bounds = (-(-max(0, each - first_page) // PAGE_PLACES) for each in (start, stop))
-        first, last = (min(each, self.num_pages) for each in bounds)
-        others, more = self.on_pages(first, last)
-        is_other = ~self.is_logged(others)
-        return np.concatenate([keys, others[is_other]]), np.concatenate([rows, more[is_other]])
+        logged = each_once(
+            np.concatenate([part.keys[keys.find(part.keys)] for part in self._log.parts])
+        )
+        logged = logged[counts(logged)]
+        found, rows = read(logged)
+        others, more = self._on_pages(keys.pages(self._files.state.geometry), keys)
+        is_other = counts(others) & ~self.is_logged(others)
+        return (
+            np.concatenate([logged[found], others[is_other]]),
+            np.concatenate([rows[found], more[is_other]]),
+        )
+
+    def _on_pages(self, pages: NDArray[np.int64], keys: KeyRange | None) -> Rows:
+        """Return the rows of pages, int64 [p], sorted; of a range of keys, or of all.
+
+        Raises:
+            TierReadError: if a disk refuses.
+            TierDamagedError: if a page isn't what was written.
+        """
+        most, form = self._pages.most, self._files.form
+        parts = [(np.empty(0, np.uint64), np.empty((0, form.pitch), np.uint32))]
+        for start in range(0, pages.size, most):
+            part = rows_in(self._pages.load(pages[start : start + most]), form)
+            if keys is not None:
+                where = keys.find(part[0])
+                part = part[0][where], part[1][where]
+            parts.append(part)
+        own, rows = zip(*parts, strict=True)
+        return np.concatenate(own), np.concatenate(rows)
 
     def hold(self) -> Hold:
         """Keep each key on its page, until the hold is let go, or broken by growth."""

@@ -15,7 +15,9 @@ class TierOptions:
     """How a tier works."""
 
     memory_bytes: int = 128 << 20
-    """For the keys in the log; half of them may wait while the other half is merged."""
+    """For the keys in the log, a third of it for those that come while others are merged."""
+    salt: int | None = None
+    """Of the hash of a new tier's keys, below 2^63; None for any."""
     engine: Engine = "auto"
     clock: Clock = field(default_factory=SystemClock)
     system: System = field(default_factory=System)

@@ -15,20 +15,21 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.tables.disk.access.system import lock_folder
+from paramfleet_shared.tables.disk.access.system import lock_folder, open_error
 from paramfleet_shared.tables.disk.access.transfers import Transfers
 from paramfleet_shared.tables.disk.access.waits import Deadline
 from paramfleet_shared.tables.disk.errors import (
     TierChangedError,
     TierClosedError,
     TierFolderError,
+    TierFullError,
 )
 from paramfleet_shared.tables.disk.kernels.pages import FOUND
 from paramfleet_shared.tables.disk.log.logged import UNKNOWN
 from paramfleet_shared.tables.disk.log.segments import PUT, REMOVE
 from paramfleet_shared.tables.disk.log.writeahead import WriteAhead
 from paramfleet_shared.tables.disk.measuring import measure
-from paramfleet_shared.tables.disk.merging import InMemory, merge_into
+from paramfleet_shared.tables.disk.merging import PORTIONS, InMemory, merge_into
 from paramfleet_shared.tables.disk.pages.files import PageFiles
 from paramfleet_shared.tables.disk.pages.header import TierState
 from paramfleet_shared.tables.disk.pages.lookups import Answers, Lookups
@@ -40,6 +41,9 @@ from paramfleet_shared.tables.memory.shapes import check_array
 from paramfleet_shared.tables.rows.layout import RowLayout
 
 __all__ = ["MAX_ROW_BYTES", "DiskTier", "TierOptions", "TierStats"]
+
+_OTHER_STEPS = 8
+"""Of a merge, about, beside those for pages and portions."""
 
 MAX_ROW_BYTES = 1 << 14
 """A page of 64 KiB holds three such rows."""
@@ -85,7 +89,8 @@ class DiskTier:
             try:
                 self._open(layout)
             except OSError as error:
-                raise TierFolderError(path=str(folder), reason=str(error.strerror)) from error
+                failure = open_error(folder, error)
+                raise failure from error
             stack.pop_all()
 
     def _open(self, layout: RowLayout) -> None:
@@ -100,8 +105,9 @@ class DiskTier:
             OSError: if the system refuses.
         """
         options = self._options
-        self._transfers = transfers = Transfers(options.engine)
-        fresh = TierState.new(layout, secrets.randbits(63))
+        self._transfers = transfers = Transfers(options.engine, threads=options.buffers.threads)
+        salt = secrets.randbits(63) if options.salt is None else options.salt
+        fresh = TierState.new(layout, salt)
         files = PageFiles(self._folder, fresh, transfers, options.system, options.buffers)
         self._files = files
         self._pages = Pages(files)
@@ -152,7 +158,7 @@ class DiskTier:
         )
         rest = np.arange(keys.size)
         for part in log.parts:  # the newest first
-            if not part.num_keys:
+            if not part.num_entries:
                 continue
             places = part.find(keys[rest])
             here = places >= 0
@@ -176,7 +182,7 @@ class DiskTier:
         """
         files, log = self._ready()
         number = self._changes
-        unseen = [np.ones(part.num_keys, np.bool_) for part in log.parts]
+        unseen = [part.is_newest() for part in log.parts]
         most = max(1, CHUNK_BYTES // files.state.page_bytes)
         for keys, rows in all_rows(files, most):
             stays = log.overlay(keys, rows, unseen)
@@ -234,12 +240,14 @@ class DiskTier:
     def remove(self, keys: NDArray[np.uint64]) -> None:
         """Remove the rows of keys, in one record of the log; those without one are passed over.
 
+        Where nothing has to survive the process it is noted in memory alone, and needs no room.
+
         Args:
             keys: uint64 [n].
 
         Raises:
             RowShapeError: if ``keys`` are not uint64 [n].
-            TierFullError: if there is no room; nothing was changed.
+            TierFullError: if there is no room where it is written; nothing was changed.
             TierFailedError: if a disk refuses to write.
             TierReadError: if a merge can't read; nothing was changed.
             TierDamagedError: if a merge finds a damaged page.
@@ -264,9 +272,14 @@ class DiskTier:
         if not keys.size:
             return
         if not log.has_room(keys.size):
-            while self._merge is not None and self._step():
-                pass
-            self._begin_merge()
+            try:
+                while self._merge is not None and self._step():
+                    pass
+                if not log.has_room(keys.size):
+                    self._begin_merge()
+            except TierFullError:  # what is noted in memory alone goes beyond
+                if kind == PUT or self._options.system.survives:
+                    raise
         log.append(kind, keys, rows)
         self._changes += 1
 
@@ -286,12 +299,20 @@ class DiskTier:
     def wants_merge(self) -> bool:
         """Return whether a merge is under way, or should be begun, with ``merge_step``."""
         _, log = self._ready()
-        return self._merge is not None or log.is_half_full
+        return self._merge is not None or log.is_nearly_full
 
     @property
     def keys_per_step(self) -> int:
-        """Return for how many logged keys one ``merge_step`` is enough."""
-        return max(1, self._pages.most // 2)  # a page a key, and as many between them
+        """Return for how many logged keys one ``merge_step`` is enough.
+
+        Then a merge is done when half of what may come meanwhile has come, where the frozen
+        keys are on different pages with as many between them, or on all pages.
+        """
+        files, log = self._ready()
+        frozen = 2 * log.entries_meanwhile
+        pages = min(2 * frozen, files.state.pages + frozen // files.form.holds)
+        steps = pages // self._pages.most + PORTIONS + _OTHER_STEPS
+        return max(1, log.entries_meanwhile // 2 // steps)
 
     def merge_step(self) -> bool:
         """Merge for some ten milliseconds of disk; begin if no merge is under way.
@@ -322,9 +343,9 @@ class DiskTier:
             TierClosedError: if the tier is closed.
         """
         _, log = self._ready()
-        while self._merge is not None and self.merge_step():
-            pass
-        if log.parts[0].num_keys or len(log.parts) > 1:
+        while self._merge is not None or len(log.parts) > 1:  # one may have failed before
+            self.merge_step()
+        if log.parts[0].num_entries:
             while self.merge_step():
                 pass
 

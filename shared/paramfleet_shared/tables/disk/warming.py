@@ -36,7 +36,7 @@ def warm_disk() -> None:
             tier.close()
     residency = Residency(3)
     residency.enter(np.arange(3))
-    residency.touch(keys, np.arange(3))
+    residency.touch(keys, np.arange(3), (np.zeros(3, np.uint8), 1))
     residency.leaving(2, 2, keys)
     halve(np.zeros((1, 1), np.uint8))
 

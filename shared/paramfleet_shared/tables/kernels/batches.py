@@ -45,7 +45,8 @@ def route_ids(
         starts[np.int64(shards[i]) + 1] += 1
     for shard in range(num_shards):
         starts[shard + 1] += starts[shard]
-    offsets[:] = starts
+    for shard in range(offsets.size):  # one by one: see ``sort_numbered``
+        offsets[shard] = starts[shard]
     for i in range(keys.size):
         place = starts[shards[i]]
         starts[shards[i]] = place + 1

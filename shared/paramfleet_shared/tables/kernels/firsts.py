@@ -41,7 +41,7 @@ class Firsts(NamedTuple):
 
 def firsts_of(spec: TableSpec) -> Firsts:
     """Return the initializer of a table."""
-    initializer, optimizer = spec.initializer, spec.optimizer
+    initializer, drawn = spec.initializer, spec.drawn
     seed = np.uint64(stream_of(spec.seed, spec.name))
     kind, offset, scale = {
         "zeros": (CONSTANT, 0.0, 0.0),
@@ -49,10 +49,7 @@ def firsts_of(spec: TableSpec) -> Firsts:
         "uniform": (UNIFORM, initializer.low, initializer.high - initializer.low),
         "normal": (NORMAL, initializer.mean, initializer.std),
     }[initializer.kind]
-    counts, drawn = optimizer.num_counts, spec.dim
-    if (statistics := optimizer.record.statistics) is not None:
-        drawn = counts + statistics.drawn(optimizer.constants, spec.dim)
-    return Firsts(kind, offset, scale, seed, (counts, drawn))
+    return Firsts(kind, offset, scale, seed, (drawn.start, drawn.stop))
 
 
 @inlined

@@ -155,7 +155,7 @@ def next_line(line: int) -> Any:
 def _empty_group(index: Index, group: int, num_pages: int) -> Any:
     """Move a group's entries to ``index.moving``; return their number."""
     lines, words, _ids, _free, counts, moving, _homes, _slots, _missed = index
-    num = 0
+    num: Any = np.int64(0)  # a plain 0 has a type of its own: see ``seek``
     for page in range(num_pages):
         first = (group + page * counts[GROUPS]) << LINE_BITS
         for line in range(first, first + PAGE_LINES):
@@ -168,8 +168,8 @@ def _empty_group(index: Index, group: int, num_pages: int) -> Any:
     return num
 
 
-@inlined
-def _place_moving(index: Index, num: int) -> Any:
+@kernel
+def _place_moving(index: Index, num: int) -> int:
     """Put ``num`` entries of ``index.moving`` to their empty pages; return how many fit."""
     lines, words, _ids, _free, counts, moving, _homes, _slots, _missed = index
     groups = counts[GROUPS]
@@ -186,7 +186,7 @@ def _place_moving(index: Index, num: int) -> Any:
             place = (place + 1) & (PAGE_LINES - 1)
             tried += 1
             if tried == PAGE_LINES:
-                return i
+                return int(i)
         entry = fill[first + place]
         fill[first + place] = entry + 1
         line = (page << LINE_BITS) | place

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_shared.tables.memory.reservation import reserve
+from paramfleet_shared.values.sorting import each_once
 
 __all__ = ["LAST_GENERATION", "NO_MARKS", "ChangeMarks", "Changed"]
 
@@ -39,7 +40,7 @@ class Changed(NamedTuple):
 
         There may be millions: whoever owns the rows has no time for it.
         """
-        return np.unique(np.concatenate([np.empty(0, np.int64), *self.pieces]))
+        return each_once(np.concatenate([np.empty(0, np.int64), *self.pieces]))
 
 
 class ChangeMarks:

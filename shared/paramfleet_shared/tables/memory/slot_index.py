@@ -36,8 +36,9 @@ from paramfleet_shared.tables.memory.reservation import (
     reserve,
 )
 from paramfleet_shared.tables.memory.shapes import check_array
+from paramfleet_shared.values.sorting import each_once
 
-__all__ = ["Growth", "Mark", "SlotIndex", "distinct"]
+__all__ = ["Growth", "Mark", "SlotIndex"]
 
 LINE_BYTES = 64
 """Of the index."""
@@ -349,7 +350,7 @@ class SlotIndex:
     def _unknown(self, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
         slots = np.empty(keys.size, np.int64)
         find_slots(self.arrays, keys, slots, False)  # noqa: FBT003  # kernels take no keywords
-        return distinct(keys[slots < 0])
+        return each_once(keys[slots < 0])
 
     def _check_ahead(self, growth: Growth, wanted: int) -> int:
         """Return how many ids may come if there is memory for ``wanted``, and some more.
@@ -382,11 +383,3 @@ def _unlike(ids: NDArray[np.int64], num: int) -> NDArray[np.int64]:
     """Return ``num`` ids, each once, that are none of ``ids``: int64 [num]."""
     candidates = np.arange(len(ids) + num, dtype=np.int64)
     return candidates[~np.isin(candidates, ids)][:num]
-
-
-def distinct(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return each key once, sorted; ``numpy.unique`` hashes, and takes ten times as long."""
-    ordered = np.sort(keys)
-    is_first = np.ones(len(ordered), np.bool_)
-    is_first[1:] = ordered[1:] != ordered[:-1]
-    return ordered[is_first]

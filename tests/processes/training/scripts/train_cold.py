@@ -1,10 +1,12 @@
 """Train two tables alike, of which one may be on disk, and print whether their rows are equal.
 
-``equal``: whether all rows of both are the same to the bit; ``rows``: how many were compared.
+``equal``: whether all rows of both are the same to the bit; ``moved``: how many were trained;
+``asked``: ids without a row in memory that were asked for ahead.
 """
 
 import argparse
 import json
+from typing import Any
 
 import torch
 
@@ -16,6 +18,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--mode", default="sync")
 parser.add_argument("--save", default="")
 parser.add_argument("--load", default="")
+parser.add_argument("--prefetch", action="store_true")
 args = parser.parse_args()
 
 
@@ -46,10 +49,19 @@ optimizer = fleet.distributed_optimizer(
 fleet.init_worker()
 random = torch.Generator().manual_seed(fleet.worker_index())
 criterion = torch.nn.BCEWithLogitsLoss()
-for _ in range(STEPS):
-    ids = (NUM_IDS ** torch.rand(BATCH, 3, generator=random)).long()
+batches: Any = [
+    (NUM_IDS ** torch.rand(BATCH, 3, generator=random)).long() for _ in range(STEPS)
+]
+for ids in fleet.prefetch(batches, model, depth=3) if args.prefetch else batches:
     optimizer.minimize(criterion(model(ids), (ids % 2).sum(1).float() / 3))
 fleet.barrier_worker()
+asked = 0
+if args.prefetch and fleet.is_first_worker():
+    coming = [fleet.prefetch_rows(each, torch.arange(NUM_IDS)) for each in (model.hot, "cold")]
+    hot_rows, cold_rows = (each.wait(60) for each in coming)
+    assert cold_rows.on_disk
+    assert hot_rows == (0, 0, False), hot_rows
+    asked = cold_rows.brought + cold_rows.left
 model.eval()
 hot, cold = (
     [table(torch.arange(start, start + 500)) for start in range(0, NUM_IDS, 500)]
@@ -59,5 +71,5 @@ equal = all(bool(torch.equal(*pair)) for pair in zip(hot, cold, strict=True))
 moved = sum(int((part != 0.1).any(1).sum()) for part in cold)
 if args.save and fleet.is_first_worker():
     fleet.save_persistables(args.save)
-print(json.dumps({"equal": equal, "moved": moved}))
+print(json.dumps({"equal": equal, "moved": moved, "asked": asked}))
 fleet.stop_worker()

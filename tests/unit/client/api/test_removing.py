@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import paramfleet as fleet
+from paramfleet.api.prefetching import Prefetching
 from paramfleet.api.removing import NotATableError, Removing
 from paramfleet.config.errors import CallOrderError
 from paramfleet.config.roles import RoleMaker
@@ -149,6 +150,30 @@ def test_a_table_that_is_not_trained_is_refused_by_name() -> None:
 def test_what_is_no_table_is_refused_with_what_may_be_given(given: Any, says: str) -> None:
     with pytest.raises(NotATableError, match=r"takes a fleet.nn module .*, and " + says):
         Alone().remove_rows(given, IDS)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"), [(3, "not int; "), (torch.zeros(3), "not Tensor; ")]
+)
+def test_rows_are_prefetched_of_the_same_tables(given: Any, says: str) -> None:
+    alone = Alone()
+    prefetch_rows = Prefetching(alone.session).prefetch_rows
+    alone.train()
+
+    for table in (alone.rows, "other"):
+        coming = prefetch_rows(table, [3, 4])
+        assert coming.is_done
+        coming.cancel()
+        assert coming.wait() == (0, 0, False)
+    with pytest.raises(NotATableError, match="fleet.prefetch_rows takes .*, and " + says):
+        prefetch_rows(given, IDS)
+    with pytest.raises(IdError):
+        prefetch_rows("rows", torch.tensor([0.5]))
+    with pytest.raises(TableUnknownError):
+        prefetch_rows("rose", IDS)
+    alone.optimizer.finish()
+    with pytest.raises(TrainingFinishedError):
+        prefetch_rows("rows", IDS)
 
 
 def test_a_module_of_another_model_is_refused_also_if_its_table_has_the_same_name() -> None:

@@ -1,5 +1,6 @@
 """Embeddings that count shows and clicks, trained in one process."""
 
+import dataclasses
 import datetime as dt
 from functools import partial
 from typing import Any
@@ -414,3 +415,16 @@ def test_keys_leave_first_values_that_the_model_said(session: Session) -> None:
     module = fleet.nn.Embedding(0, 5, name="t", initializer=start)
     described(session, module, sparse_accessor_class="SparseAccessor")
     assert module.table.initializer.low == 2.0
+
+
+def test_an_unknown_option_names_the_nearest() -> None:
+    with pytest.raises(AccessorOptionError, match="did you mean embedx_threshold") as caught:
+        CtrAccessor(embedx_treshold=3)  # type: ignore[call-arg]
+
+    assert caught.value.option == "embedx_treshold"
+    assert dataclasses.replace(CtrAccessor(cvm=True), click_coeff=2.0).cvm
+
+
+def test_a_name_of_fleet_that_is_not_here_says_what_is_used() -> None:
+    with pytest.raises(AttributeError, match=r"CtrAccessor.*click="):
+        _ = fleet.nn.ShowClickEntry  # type: ignore[attr-defined]

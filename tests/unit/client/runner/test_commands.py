@@ -11,6 +11,7 @@ import torch
 from click.testing import CliRunner, Result
 
 import paramfleet as fleet
+from paramfleet.api.public import session
 from paramfleet.config.strategy import StrategyError
 from paramfleet.runner import Config, HyperParameters
 from paramfleet.runner.__main__ import main
@@ -123,6 +124,16 @@ def test_training_ends_with_its_result(folder: Path) -> None:
     assert "epoch 2, step 8: loss" in done.stderr
     assert f"checkpoint saved: {folder}/saved/2" in done.stderr.splitlines()
     assert sorted(path.name for path in (folder / "saved").iterdir()) == ["0", "1", "2"]
+
+
+def test_behind_the_first_epoch_the_job_knows_how_many_steps_there_will_be(
+    folder: Path,
+) -> None:
+    done = run(folder, "train", "-o", "runner.epochs=2", "-o", "runner.print_interval=1")
+
+    assert done.exit_code == 0, done.output
+    facts = session.progress.facts()
+    assert (facts["step"], facts["total_steps"]) == (16, 16)
 
 
 def test_saved_epochs_are_scored_one_by_one(folder: Path) -> None:

@@ -4,7 +4,22 @@ import numpy as np
 import pytest
 import torch
 
-from paramfleet.runner import Accuracy, Auc, Mae, Mean, Mse, Precision, Recall, Rmse
+from paramfleet.runner import (
+    Accuracy,
+    Auc,
+    Calibration,
+    Gauc,
+    LogLoss,
+    Mae,
+    Mean,
+    Mse,
+    NdcgAtK,
+    NormalizedEntropy,
+    Precision,
+    Recall,
+    RecallAtK,
+    Rmse,
+)
 
 
 def exact_auc(scores: torch.Tensor, labels: torch.Tensor) -> float:
@@ -124,3 +139,52 @@ def test_errors_are_of_all_examples() -> None:
 
     assert [metric.value() for metric in metrics] == [7 / 4, 25 / 4, 2.5]
     assert [metric.merged() for metric in metrics] == [7 / 4, 25 / 4, 2.5]
+
+
+def test_how_sure_a_model_is_is_counted_batch_by_batch() -> None:
+    generator = torch.Generator().manual_seed(1)
+    labels = (torch.rand(1000, generator=generator) > 0.7).float()
+    scores = torch.rand(1000, generator=generator)
+    metrics = (LogLoss(), NormalizedEntropy(), Calibration())
+    assert all(np.isnan(metric.value()) for metric in metrics)
+
+    for metric in metrics:
+        for part in (slice(0, 300), slice(300, None)):
+            metric.update(scores[part].unsqueeze(1), labels[part])
+
+    loss = float(torch.nn.functional.binary_cross_entropy(scores.double(), labels.double()))
+    rate = float(labels.mean())
+    of_rate = -(rate * np.log(rate) + (1 - rate) * np.log(1 - rate))
+    expected = [loss, loss / of_rate, float(scores.sum() / labels.sum())]
+    assert [metric.value() for metric in metrics] == pytest.approx(expected, rel=1e-6)
+    assert [metric.merged() for metric in metrics] == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_area_inside_groups_is_the_mean_of_theirs_by_their_examples() -> None:
+    metric = Gauc(num_buckets=100)
+
+    metric.update(
+        torch.tensor([0.9, 0.1, 0.8, 0.7, 0.6, 0.5]),
+        torch.tensor([1.0, 0.0, 0.0, 1.0, 1.0, 1.0]),
+        torch.tensor([7, 7, -3, -3, -3, 5]),
+    )
+
+    assert metric.value() == metric.merged() == pytest.approx((2 * 1.0 + 3 * 0.0) / 5)
+    assert metric.share == 1
+
+
+def test_rankings_are_counted_batch_by_batch() -> None:
+    recall, ndcg = RecallAtK(1), NdcgAtK(2)
+    batches = [
+        ([[0.9, 0.1, 0.2]], [[1, 1, 0]]),
+        ([[0.1, 0.3, 0.2], [0, 0, 0]], [[0, 0, 1]] * 2),
+    ]
+
+    for scores, labels in batches:
+        recall.update(torch.tensor(scores), torch.tensor(labels))
+        ndcg.update(torch.tensor(scores), torch.tensor(labels))
+
+    second = 1 / np.log2(3)
+    gains = [1 / (1 + second), second, (1 + second) / 3]
+    assert recall.value() == recall.merged() == pytest.approx((0.5 + 0 + 1 / 3) / 3)
+    assert ndcg.value() == ndcg.merged() == pytest.approx(np.mean(gains))

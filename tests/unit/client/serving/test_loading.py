@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import paramfleet as fleet
+from paramfleet.config.roles import RoleMaker
 from paramfleet.nn import EmbeddingOptionError
 from paramfleet.serving import ExportMismatchError, Rows
 from paramfleet.session.checkpoint.saving import Saving
@@ -105,6 +106,62 @@ def test_hashes_above_two_to_the_63_are_served_where_they_are_trained(
     served = fleet.serving.load(tmp_path / "export", made())
 
     assert torch.equal(served(ids), model.eval()(ids))
+
+
+KINDS: dict[str, tuple[int, dict[str, Any]]] = {
+    "counted": (4, {"entry": fleet.nn.CountFilterEntry(2), "storage": "bfloat16"}),
+    "by hash": (4, {"entry": fleet.nn.ProbabilityEntry(0.5)}),
+    "evicted": (4, {}),
+    "accessor": (4, {"accessor": fleet.nn.CtrAccessor()}),
+    "drawn": (4, {"accessor": fleet.nn.CtrAccessor(zero_init=False)}),
+    "short": (1, {"accessor": fleet.nn.CtrAccessor()}),
+    "both": (
+        4,
+        {
+            "accessor": fleet.nn.CtrAccessor(zero_init=False, cvm=True),
+            "entry": fleet.nn.CountFilterEntry(2),
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ids_without_a_row_read_what_the_job_gives_where_a_push_makes_rows(
+    tmp_path: Path, kind: str
+) -> None:
+    width, options = KINDS[kind]
+    has_cvm = kind == "both"
+
+    def made() -> torch.nn.Module:
+        normal = fleet.nn.normal(mean=1.0, std=0.1)
+        dim = width + 2 * has_cvm
+        return fleet.nn.Embedding(0, dim, name="t", initializer=normal, **options)
+
+    session = Session()
+    session.init(RoleMaker(distributed=False))
+    model = session.distributed_model(made())
+    strategy = fleet.DistributedStrategy()
+    if kind == "evicted":
+        strategy.eviction_configs = {"max_rows": 1000}
+    sgd = torch.optim.SGD(model.parameters(), lr=0.5)
+    optimizer = session.distributed_optimizer(sgd, strategy)
+    session.init_worker()
+    for used in ([1, 2, 3], [1, 2, 4]):
+        rows = model(torch.tensor(used))
+        if has_cvm:
+            rows = fleet.nn.continuous_value_model(rows, torch.ones(3, 2))
+        optimizer.minimize(rows.sum())
+    saving, ids = Saving(session), torch.tensor([1, 2, 3, 4, 5, 1 << 60])
+    saving.save_inference_model(tmp_path / "export")
+    expected = model.eval()(ids).detach()
+
+    served = fleet.serving.load(tmp_path / "export", made())
+
+    assert torch.equal(served(ids), expected)
+    drawn = expected[-2:, 2 * has_cvm]
+    assert bool(drawn.any()) == (kind != "accessor")
+    shared = fleet.serving.load(tmp_path / "export", made(), unknown="constant")(ids[-2:])
+    assert torch.equal(shared, (expected[-2:] != 0).float())
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640)])

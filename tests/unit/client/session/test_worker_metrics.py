@@ -7,6 +7,7 @@ import urllib.request
 import pytest
 import torch
 
+from paramfleet.api.reporting import Reporting
 from paramfleet.config.roles import RoleMaker
 from paramfleet.session.session import Session
 from paramfleet.session.worker_metrics import Progress
@@ -44,6 +45,18 @@ async def test_a_report_gives_loss_and_rate(clock: FakeClock) -> None:
     assert progress.facts()["examples_per_s"] == 5.0
 
 
+def test_a_report_may_say_how_many_steps_there_will_be() -> None:
+    session = Session()
+    session.init(RoleMaker(distributed=False))
+
+    Reporting(session).report(loss=0.5, examples=10, total_steps=500, auc=0.7)
+    Reporting(session).report(loss=0.4, examples=10)
+
+    facts = session.progress.facts()
+    assert facts["total_steps"] == 500
+    assert facts["metrics"] == {"auc": 0.7}
+
+
 async def test_the_admin_address_tells_the_place_and_the_progress(clock: FakeClock) -> None:
     session = Session()
     session.init(RoleMaker(distributed=False))
@@ -52,7 +65,7 @@ async def test_the_admin_address_tells_the_place_and_the_progress(clock: FakeClo
     progress = Progress(clock, lambda: MEMBER)
     progress.watch(optimizer)
     optimizer.minimize(model(torch.ones(1, 2)).sum())
-    progress.report(loss=0.5, examples=10)
+    progress.report(loss=0.5, examples=10, metrics={"auc": 0.75})
     admin = progress.admin(JobSettings(admin_open_reading=True))
     port = await admin.start("127.0.0.1", 0)
 
@@ -69,5 +82,7 @@ async def test_the_admin_address_tells_the_place_and_the_progress(clock: FakeClo
     assert (status["role"], status["rank"], status["incarnation"]) == ("worker", 3, 2)
     assert (status["step"], status["loss"], status["mode"]) == (1, 0.5, "local")
     assert ready == {"ready": True, "reason": "training"}
+    assert status["metrics"] == {"auc": 0.75}
+    assert 'paramfleet_worker_reported{name="auc"} 0.75' in metrics
     assert "paramfleet_worker_step 1.0" in metrics
     assert "paramfleet_worker_examples_total 10.0" in metrics

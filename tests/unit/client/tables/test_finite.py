@@ -68,7 +68,7 @@ def test_a_scheduler_that_makes_a_rate_negative_is_found_at_the_step(
     scheduler.step()
     scheduler.step()
     before = model.weight.detach().clone()
-    with pytest.raises(LearningRateError, match=r"step 1 is -0\.1, and must be from 0 to 1e"):
+    with pytest.raises(LearningRateError, match=r"step 2 is -0\.1, and must be from 0 to 1e"):
         optimizer.minimize(model(torch.ones(1, 2)).sum())
     assert torch.equal(model.weight, before)
 

@@ -29,7 +29,7 @@ def test_a_rate_that_is_not_finite_changes_nothing(rate: Any) -> None:
     before = model.weight.detach().clone()
     inner.param_groups[0]["lr"] = rate
 
-    with pytest.raises(LearningRateError, match=r"the learning rate of step 0 is (nan|inf)"):
+    with pytest.raises(LearningRateError, match=r"the learning rate of step 1 is (nan|inf)"):
         optimizer.minimize(model(torch.ones(1, 2)).sum())
 
     assert torch.equal(model.weight, before)

@@ -11,7 +11,7 @@ import torch
 import paramfleet as fleet
 from paramfleet.tables.sparse import SparseTable
 from paramfleet.training.forwards import Forwards
-from paramfleet.training.modes.ahead import Ahead, Wanted
+from paramfleet.training.modes.prefetching.ahead import Ahead, Wanted
 from paramfleet.transport.requests import Read, ReadPlan
 from paramfleet_shared.discovery.placement import Placement
 from paramfleet_shared.net.wire.message import Message

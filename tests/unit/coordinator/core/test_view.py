@@ -254,3 +254,35 @@ def test_a_worker_that_waits_for_data_is_told_with_the_file_that_it_waits_for() 
 
     assert view.lag_reason(0) == "waits for data: /data/20260102/0010/done"
     assert view.lag_reason(1) == "waits for data", "it says nothing that can be read"
+
+
+def test_a_step_that_a_guard_found_out_of_range_is_an_event() -> None:
+    view = JobView()
+    for second, outside in enumerate([0, 1, 1, 4, None]):
+        said = worker(float(second))
+        guard = {"outside": outside, "skipped": outside, "last": f"step {outside} skipped: why"}
+        facts = {("worker", 0): said, ("worker", 1): said | {"guard": guard}}
+        shown = replace(snapshot(float(second)), facts=facts)
+        view.observe(shown, now=float(second))
+
+    told = [event["words"] for event in view.events() if event["kind"] == "worker.outside"]
+    assert told == [
+        "worker 1: step 1 skipped: why",
+        "worker 1: step 4 skipped: why; and 2 more steps",
+    ]
+
+
+def test_the_growth_of_the_largest_tables_is_kept_over_all_servers() -> None:
+    view = JobView()
+    for second in range(3):
+        tables = [{"name": f"t{n}", "rows": 10 * n + second, "bytes": 1} for n in range(12)]
+        facts = {("pserver", i): server(float(second)) | {"tables": tables} for i in (0, 1)}
+        view.observe(Snapshot(members={}, facts=facts), now=float(second))
+
+    samples = view.history()["tables"]
+    assert [sample["at_s"] for sample in samples] == [0, 1, 2]
+    assert list(samples[-1]["rows"]) == [f"t{n}" for n in range(11, 3, -1)]
+    assert samples[-1]["rows"]["t11"] == 2 * 112
+    frames = view.frames(after=0)
+    assert frames is not None
+    assert frames[-1]["tables"] == samples[-1]

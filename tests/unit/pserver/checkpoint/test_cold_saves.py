@@ -108,6 +108,7 @@ async def test_a_row_that_two_files_have_is_refused_wherever_the_first_one_is(
     gathering = Gathering(Asking(SystemClock()), [], {})
     for server in range(2):
         image = StoreImage(store, owners)
+        await image.begun()
         found, _ = await save_tables(image, tmp_path, server=server, gathering=gathering)
         await image.end()
         files += found

@@ -1,8 +1,7 @@
 """Which tables have rows on disk, and whose folders are removed."""
 
-import fcntl
-import shutil
-from collections.abc import Callable
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 
 from paramfleet_pserver.config import PServerSettings
 from paramfleet_pserver.durability.cold_rows import ColdFolder, ColdTables
+from paramfleet_shared.errors.tables import TierRowError
 from paramfleet_shared.settings.config import SettingError
 from paramfleet_shared.tables.disk.shards.shard import TieredShard
 from paramfleet_shared.tables.spec import TableSpec
@@ -34,7 +34,7 @@ def test_each_shard_has_a_folder_of_its_own_whatever_its_table_is_called(
     for path in paths:
         assert path.parent == folder.path
         path.mkdir()
-    folder.close()
+    folder.remove()
 
 
 def test_tables_with_a_budget_of_their_own_have_it(tmp_path: Path) -> None:
@@ -49,7 +49,19 @@ def test_tables_with_a_budget_of_their_own_have_it(tmp_path: Path) -> None:
     assert shards["users"].cold.rows > 500
     assert not isinstance(shards["items"], TieredShard)
     del shards
-    folder.close()
+    folder.remove()
+
+
+def test_only_rows_that_may_go_to_a_disk_must_fit_it(tmp_path: Path) -> None:
+    folder = ColdFolder(tmp_path)
+    tables = ColdTables(folder, budget_bytes=0, tables={"users": 10_000})
+
+    tables.check(replace(table("items"), dim=5000))
+    tables.check(replace(table("users"), dim=4096))
+    with pytest.raises(TierRowError, match="'users': a row has"):
+        tables.check(replace(table("users"), dim=5000))
+
+    folder.remove()
 
 
 @pytest.mark.parametrize(
@@ -81,50 +93,6 @@ def test_budgets_of_tables_are_read_by_name() -> None:
     assert settings.cold_folder == "/data/cold"
 
 
-def at_the_first_lock(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
-    """Let another process do something just before this one has its first lock."""
-    lock, acts = fcntl.flock, [act]
-
-    def flock(file: int, how: int) -> None:
-        if acts:
-            acts.pop()()
-        lock(file, how)
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-
-
-def refuse() -> None:
-    raise BlockingIOError
-
-
-@pytest.mark.parametrize("is_removing", [True, False])
-def test_a_process_that_tidies_meanwhile_takes_no_folder_away(
-    is_removing: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def remove() -> None:
-        shutil.rmtree(next(tmp_path.iterdir()))
-
-    at_the_first_lock(monkeypatch, remove if is_removing else refuse)
-
-    folder = ColdFolder(tmp_path)
-
-    assert (folder.path / "lock").is_file()
-    folder.close()
-    assert not folder.path.exists()
-
-
-def test_it_ends_where_no_folder_can_be_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def always(file: int, how: int) -> None:
-        refuse()
-
-    monkeypatch.setattr(fcntl, "flock", always)
-
-    with pytest.raises(OSError, match="no folder"):
-        ColdFolder(tmp_path)
-
-
 def test_folders_of_processes_that_ended_go_and_those_of_others_stay(tmp_path: Path) -> None:
     running = ColdFolder(tmp_path)
     left = tmp_path / "process-0123456789abcdef"
@@ -141,5 +109,19 @@ def test_folders_of_processes_that_ended_go_and_those_of_others_stay(tmp_path: P
     assert running.path.is_dir()
     assert (tmp_path / "process-logs" / "mine").is_file()
     assert not list(elsewhere.iterdir())
-    folder.close()
-    running.close()
+    folder.remove()
+    running.remove()
+
+
+def test_a_folder_of_another_user_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if os.geteuid():  # who isn't root can give no folder away, but be another one
+        monkeypatch.setattr(os, "geteuid", lambda: 4321)
+    else:
+        os.chown(tmp_path, 4321, -1)
+
+    with pytest.raises(PermissionError, match=r"another user \(id \d+\): name a folder"):
+        ColdFolder(tmp_path)
+
+    assert not list(tmp_path.iterdir())

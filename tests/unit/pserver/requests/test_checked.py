@@ -24,7 +24,9 @@ def test_a_declaration_is_read_as_it_was_meant() -> None:
 
     assert [spec.name for spec in declared.specs] == ["t"]
     assert (declared.mode, declared.worker_num, declared.max_staleness) == ("geo", 2, None)
-    assert (declared.rank, declared.incarnation) == (1, 3)
+    assert (declared.rank, declared.incarnation, declared.wire) == (1, 3, "float32")
+    narrow = declare_request(Message(fields={**GOOD, "wire_dtype": "bfloat16"}))
+    assert narrow.wire == "bfloat16"
 
 
 @pytest.mark.parametrize(
@@ -41,6 +43,7 @@ def test_a_declaration_is_read_as_it_was_meant() -> None:
         ("rank", float("nan")),
         ("worker_num", (1 << 64) - 1),
         ("worker_num", 65_537),
+        ("wire_dtype", "float61"),
         ("tables", {}),
         ("tables", [3]),
     ],

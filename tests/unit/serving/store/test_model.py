@@ -1,5 +1,6 @@
 """A model answers what a dictionary of its rows does, at every version, also between them."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,25 @@ from paramfleet_serving.store import model as models
 from paramfleet_serving.store.merging import merged_model
 from paramfleet_serving.store.model import Model
 from paramfleet_shared.deltas.reader import StreamReader
-from paramfleet_shared.deltas.records import Change, NumberedChange, TableChange
+from paramfleet_shared.deltas.records import (
+    Change,
+    NumberedChange,
+    StreamTable,
+    TableChange,
+)
+from paramfleet_shared.deltas.writer import StreamWriter
 from paramfleet_shared.errors.serving import (
     LookupRequestError,
     OutOfOrderError,
     ServingTableError,
+)
+from paramfleet_shared.system.clock import SystemClock
+from paramfleet_shared.tables.sparse import SparseShard
+from paramfleet_shared.tables.spec import (
+    EntrySpec,
+    InitializerSpec,
+    OptimizerSpec,
+    TableSpec,
 )
 
 NOTHING = np.empty(0, np.int64)
@@ -104,6 +119,36 @@ def test_places_of_removed_rows_serve_others(stream: Stream, model: Model) -> No
 
     places = before.find(UNIVERSE[60:100], model.number)
     assert places.max() <= 100
+
+
+@pytest.mark.parametrize("kind", ["entry", "evicted", "counted", "drawn", "short"])
+def test_ids_without_a_row_read_what_pservers_answer(tmp_path: Path, kind: str) -> None:
+    initializer = InitializerSpec(kind="normal", std=0.1)
+    plain = TableSpec(name="t", kind="sparse", dim=5, initializer=initializer)
+    spec = {
+        "entry": replace(plain, entry=EntrySpec(kind="probability", value=0.5)),
+        "evicted": replace(plain, optimizer=OptimizerSpec(tracks="step")),
+        "counted": replace(plain, optimizer=OptimizerSpec(rule="ctr")),
+        "drawn": replace(plain, optimizer=OptimizerSpec(rule="ctr", zero_init=False)),
+        "short": replace(plain, dim=3, optimizer=OptimizerSpec(rule="ctr")),
+    }[kind]
+    assert spec.creates_at_push
+    rows, own = SparseShard(spec), np.ones((1, spec.dim), np.float32)
+    writer = StreamWriter(tmp_path, clock=SystemClock())
+    writer.begin([StreamTable.of(spec)], [("t", UNIVERSE[:1], own)], {}, moment=0.0)
+    model = Model.of_base(StreamReader(tmp_path).base())
+    expected = np.empty((len(UNIVERSE) - 1, spec.dim), np.float32)
+    rows.pull(UNIVERSE[1:], expected, create=True)
+
+    with model.view() as view:
+        np.testing.assert_array_equal(view.lookup("t", UNIVERSE[1:]), expected)
+    apply(model, Change(0.0, {"t": TableChange(NOTHING, own[:0], UNIVERSE[:1])}, {}))
+    with model.view() as view:
+        np.testing.assert_array_equal(view.lookup("t", UNIVERSE[1:]), expected)
+        first = np.empty_like(own)
+        rows.pull(UNIVERSE[:1], first, create=True)
+        np.testing.assert_array_equal(view.lookup("t", UNIVERSE[:1]), first)
+    assert expected.any() == (kind != "counted")
 
 
 @pytest.mark.parametrize("piece", [8, 1 << 16])

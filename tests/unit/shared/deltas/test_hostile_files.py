@@ -179,6 +179,8 @@ MANIFESTS: dict[str, Callable[[Any], object]] = {
     "name": lambda d: d["tables"][0].update(name="../x"),
     "storage": lambda d: d["tables"][0].update(storage="int8"),
     "zero_unknown": lambda d: d["tables"][0].update(zero_unknown=1),
+    "a part of a row": lambda d: d["tables"][0].update(drawn=[0, 9]),
+    "must be two numbers": lambda d: d["tables"][0].update(drawn=[0, 1.5]),
     "InitializerSpec": lambda d: d["tables"][0].update(initializer={"nosuch": 1}),
     "lacks 'tables'": lambda d: d.pop("tables"),
     "moment": lambda d: d.update(moment="now"),

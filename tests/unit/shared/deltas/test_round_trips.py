@@ -1,5 +1,7 @@
 """What is published is read, by the library of the format, too; on a disk and at an address."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from paramfleet_shared.deltas.errors import StreamChangeError, StreamError
 from paramfleet_shared.deltas.reader import StreamReader
 from paramfleet_shared.deltas.records import Change, StreamTable, TableChange
 from paramfleet_shared.files.addresses import place_of
-from paramfleet_shared.tables.spec import EntrySpec, TableSpec
+from paramfleet_shared.tables.spec import EntrySpec, OptimizerSpec, TableSpec
 
 
 @pytest.fixture(params=["disk", "address"])
@@ -155,15 +157,20 @@ def test_other_programs_read_it_with_safetensors(tmp_path: Path) -> None:
 
 def test_a_table_is_described_from_the_one_of_a_job() -> None:
     spec = TableSpec(name="t", kind="sparse", dim=4, seed=9, storage="bfloat16")
-    counted = TableSpec(
-        name="t", kind="sparse", entry=EntrySpec(kind="count_filter", value=3.0)
-    )
+    rule = OptimizerSpec(rule="ctr")
+    counted = TableSpec(name="t", kind="sparse", dim=4, optimizer=rule)
+    short = TableSpec(name="t", kind="sparse", dim=3, optimizer=rule)
+    entry = EntrySpec(kind="count_filter", value=3.0)
 
     described = StreamTable.of(spec)
 
     assert (described.dim, described.seed, described.storage) == (4, 9, "bfloat16")
     assert (described.zero_unknown, StreamTable.of(counted).zero_unknown) == (False, True)
-    assert StreamTable.from_wire(described.to_wire()) == described
+    assert StreamTable.of(short).drawn == (2, 3)
+    assert StreamTable.of(replace(spec, entry=entry)) == described, "it reads its first value"
+    for each in (described, StreamTable.of(counted), StreamTable.of(short)):
+        assert StreamTable.from_wire(json.loads(json.dumps(each.to_wire()))) == each
+        assert ("drawn" in each.to_wire()) == (each.drawn is not None)
     assert described.digest != StreamTable.of(counted).digest
 
 

@@ -28,7 +28,7 @@ def made(cls: type[FleetError]) -> FleetError:
     stated = {
         name: kind
         for each in reversed(cls.__mro__)
-        if issubclass(each, FleetError) and each.__module__ != FleetError.__module__
+        if issubclass(each, FleetError) and each is not FleetError
         for name, kind in inspect.get_annotations(each).items()
     }
     kinds = stated or inspect.get_annotations(cls.__init__)

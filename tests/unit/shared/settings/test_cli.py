@@ -1,14 +1,16 @@
 """A command line made from settings."""
 
+import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 from paramfleet_shared.errors import JobFailedError
-from paramfleet_shared.settings.cli import settings_command
+from paramfleet_shared.settings.cli import BoundedCommand, in_red, settings_command
 from paramfleet_shared.settings.config import JobSettings, Resolved, SettingError
 
 
@@ -148,3 +150,39 @@ def test_control_characters_of_a_command_line_reach_no_terminal() -> None:
     assert result.exit_code == 2
     assert "\x1b" not in result.output
     assert "\x07" not in result.output
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("file", "variables", "shown"),
+    [
+        (_Terminal(), {}, "\x1b[31m\x1b[1mwrong\x1b[0m"),
+        (_Terminal(), {"NO_COLOR": "1"}, "wrong"),
+        (io.StringIO(), {}, "wrong"),
+    ],
+)
+def test_an_error_is_red_in_a_terminal_only(
+    monkeypatch: pytest.MonkeyPatch, file: io.StringIO, variables: dict[str, str], shown: str
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+    assert in_red("wrong", file) == shown
+
+
+def test_what_is_wrong_comes_before_how_a_command_is_used() -> None:
+    command = BoundedCommand("try", params=[click.Option(["--number"], type=int)])
+
+    shown = CliRunner().invoke(command, ["--number=x"])
+
+    assert shown.exit_code == 2
+    assert shown.output.splitlines() == [
+        "Error: Invalid value for '--number': 'x' is not a valid integer.",
+        "Usage: try [OPTIONS]",
+        "Try 'try --help' for help.",
+    ]

@@ -1,5 +1,6 @@
 """Whether the kernels are compiled, and who compiles them."""
 
+import logging
 import os
 import shutil
 import subprocess
@@ -13,12 +14,16 @@ import pytest
 
 import paramfleet_shared
 from paramfleet_shared.settings.config import read_environment
+from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.system.processes.keeping import tied
 from paramfleet_shared.tables.kernels.basics import readiness
+from paramfleet_shared.tables.kernels.basics.folders import UnsafeKernelsError
 from paramfleet_shared.tables.kernels.basics.readiness import (
     alone,
+    compile_missing,
     compiling,
     is_cold,
+    kernel_folders,
     note_compiled,
 )
 from paramfleet_shared.values.versions import versions
@@ -61,6 +66,49 @@ def test_a_machine_is_cold_until_every_kernel_is_compiled(cache: Path) -> None:
 
     assert not is_cold()
     assert [folder.name[:8] for folder in cache.iterdir()] == ["kernels-"]
+
+
+@pytest.mark.usefixtures("cache")
+def test_each_part_of_the_kernels_has_a_mark_of_its_own() -> None:
+    note_compiled("float16")
+
+    assert is_cold()
+    assert not is_cold("float16")
+    assert is_cold("bfloat16")
+
+
+async def test_parts_that_a_machine_lacks_are_compiled_in_another_process(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    compiled = next(folder for folder in kernel_folders() if folder.is_dir())
+    caplog.set_level(logging.INFO)
+    without_marks = shutil.ignore_patterns("complete-*")  # to compile anew takes seconds
+    shutil.copytree(compiled, tmp_path / compiled.name, ignore=without_marks)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    note_compiled("wire")
+
+    await compile_missing(("own-rows", "wire"), SystemClock())
+
+    assert not is_cold("own-rows")
+    assert [each.getMessage() for each in caplog.records] == [
+        "kernels.compiling",
+        "kernels.compiled",
+    ]
+    caplog.clear()
+    await compile_missing(("own-rows", "wire"), SystemClock())
+    assert not caplog.records
+
+
+@pytest.mark.usefixtures("cache")
+async def test_who_waits_goes_on_where_a_part_could_not_be_compiled(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(readiness, "WARM", "paramfleet_shared.nothing")
+
+    await compile_missing(("float16",), SystemClock())
+
+    assert is_cold("float16")
+    assert caplog.records[-1].getMessage() == "kernels.not_compiled"
 
 
 def test_nobody_imports_numba_to_know_whether_there_is_something_to_compile() -> None:
@@ -179,3 +227,41 @@ def test_compiling_ends_with_whoever_waits_for_it() -> None:
         assert process.poll() is None
 
     assert process.poll() is not None
+
+
+def test_a_folder_of_others_keeps_no_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "kernels"))
+    (folder,) = kernel_folders()
+    folder.mkdir(parents=True)
+
+    folder.chmod(0o777)
+    with pytest.raises(UnsafeKernelsError, match=f"others may write to {folder}"):
+        kernel_folders()
+    folder.chmod(0o755)
+    folder.parent.chmod(0o777)
+    with pytest.raises(
+        UnsafeKernelsError, match="name a folder of this user in NUMBA_CACHE_DIR"
+    ):
+        kernel_folders()
+    folder.parent.chmod(0o1777)  # sticky, as /tmp: nobody replaces what is there
+    assert kernel_folders() == (folder,)
+    if os.geteuid() == 0:
+        os.chown(folder, 65534, 65534)
+        with pytest.raises(UnsafeKernelsError, match="is another user's"):
+            kernel_folders()
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
+    (folder,) = kernel_folders()
+    folder.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "target").write_text("behind")
+    (folder / "lock").unlink(missing_ok=True)
+    (folder / "lock").symlink_to(tmp_path / "target")
+
+    with pytest.raises(OSError, match="symbolic links"), alone():
+        pass
+
+    assert (tmp_path / "target").read_text() == "behind"

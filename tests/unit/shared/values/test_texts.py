@@ -31,7 +31,14 @@ from paramfleet_shared.telemetry.logs_and_metrics import (
     event_formatter,
     finite,
 )
-from paramfleet_shared.values.texts import is_name, is_printable, printable, shortened, shown
+from paramfleet_shared.values.texts import (
+    is_name,
+    is_printable,
+    nearest,
+    printable,
+    shortened,
+    shown,
+)
 
 CONTROLS = (
     [chr(code) for code in (*range(9), *range(11, 32), *range(127, 160))]
@@ -253,3 +260,13 @@ def test_a_name_outside_the_alphabet_is_refused_by_the_table(name: Any) -> None:
         TableSpec(name=name, kind="sparse")
     assert caught.value.field == "name"
     assert is_clean(str(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("lr_deccay", "lr_decay"), ("words", None), ("", None), ("x" * 10**7, None)],
+)
+def test_the_name_that_may_be_meant_is_one_like_it_and_looked_for_fast(
+    name: str, meant: str | None
+) -> None:
+    assert nearest(name, ["seed", "lr_decay", "lr"]) == meant

@@ -141,7 +141,7 @@ def test_diff_ends_with_0_1_or_2(tmp_path: Path) -> None:
     found = [run("diff", a, each) for each in (same, other, damaged, tmp_path / "none")]
 
     assert [each.exit_code for each in found] == [0, 1, 2, 2]
-    assert found[0].stdout.splitlines()[-1] == "A and B are equal"
+    assert found[0].stdout.splitlines()[-1] == "the tables and buffers of A and B are equal"
     assert "words: 1 rows changed, by 0.5 at most" in found[1].stdout
     as_json = json.loads(run("diff", a, other, "--json").stdout)
     assert as_json["equal"] is False

@@ -9,7 +9,7 @@ from paramfleet_shared.errors.logs import DataFolderError
 from paramfleet_shared.net.tokens import SeveralTokens, Tokens, new_token
 from paramfleet_shared.settings.config import Resolved, resolve
 from paramfleet_worker.app.launch.planning import plan_launch
-from paramfleet_worker.app.launch.preparing import LogDirError, prepared_launch
+from paramfleet_worker.app.launch.preparing import ColdFolderError, LogDirError, prepared_launch
 from paramfleet_worker.config import LaunchSettings
 from paramfleet_worker.process.admin_token import token_in
 from paramfleet_worker.process.ports import PortReservations
@@ -115,3 +115,20 @@ def test_the_data_folder_is_made(tmp_path: Path, reservations: PortReservations)
 
     with prepared_launch(given, plan, {}):
         assert (tmp_path / "some" / "data").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_budget_without_a_folder_is_refused_before_anything_starts(
+    tmp_path: Path, reservations: PortReservations
+) -> None:
+    given = resolved(tmp_path, "one")
+    plan = plan_launch(given.value, script=("x.py",), pod_ip="", reservations=reservations)
+    budget = {"PARAMFLEET_PSERVER__MEMORY_BUDGET_BYTES": "1000000"}
+
+    with (
+        pytest.raises(ColdFolderError, match="PARAMFLEET_PSERVER__COLD_DIR") as caught,
+        prepared_launch(given, plan, budget),
+    ):
+        pass
+    assert caught.value.variable == "PARAMFLEET_PSERVER__MEMORY_BUDGET_BYTES"
+    with prepared_launch(given, plan, {**budget, "PARAMFLEET_PSERVER__COLD_DIR": "cold"}):
+        pass

@@ -268,7 +268,10 @@ def test_servers_that_outstay_the_last_worker_are_a_failure() -> None:
     told = supervisor.handle(Tick(), 40.0)
 
     assert told[0] == Report(
-        SERVER, "was still running 30 s after the last worker ended", local=True
+        SERVER,
+        "was still running 30 s after the last worker ended: does the script call "
+        "fleet.init(), init_worker() and stop_worker()?",
+        local=True,
     )
     assert told[1] == Signal((COORDINATOR, SERVER), signal.SIGTERM)
 

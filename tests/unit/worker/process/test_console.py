@@ -3,6 +3,7 @@
 import io
 import itertools
 import os
+import re
 import termios
 from pathlib import Path
 
@@ -11,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paramfleet_worker.core.events import ProcessName
+from paramfleet_worker.core.showing.lines import Amount
 from paramfleet_worker.process.console import MAX_LINE_BYTES, Console, LineSplitter
+from paramfleet_worker.process.log_file import LogFile
 
 BOB = ProcessName("worker", 1)
 
@@ -162,3 +165,205 @@ def test_what_worker_0_writes_to_its_output_stays_its_own() -> None:
     out = io.BytesIO()
     Console(out, io.BytesIO(), {}).result(b"\x1b[31mraw\x07")
     assert out.getvalue() == b"\x1b[31mraw\x07"
+
+
+class Screen(Terminal):
+    """A terminal that knows what stands on it: lines, carriage returns and erased lines."""
+
+    @property
+    def lines(self) -> list[str]:
+        rows = [""]
+        column = 0
+        text = re.sub(r"\x1b\[[0-9;]*m", "", self.getvalue().decode())
+        for piece in re.findall(r"\x1b\[2K|\r|\n|[^\x1b\r\n]+", text):
+            if piece == "\x1b[2K":
+                rows[-1] = ""
+            elif piece == "\r":
+                column = 0
+            elif piece == "\n":
+                rows.append("")
+                column = 0
+            else:
+                rows[-1] = (
+                    rows[-1][:column].ljust(column) + piece + rows[-1][column + len(piece) :]
+                )
+                column += len(piece)
+        return rows
+
+
+LOGGED = b"20:37:36.902 INFO pserver/0 job.joined job=a late=False"
+WARNED = b"20:37:36.902 WARNING pserver/0 job.waits for=1"
+
+
+@pytest.mark.parametrize(
+    ("amount", "shown"),
+    [
+        ("quiet", ["[worker 1] print", "[worker 1] " + WARNED.decode(), "says"]),
+        ("usual", ["[worker 1] print", "[worker 1] " + WARNED.decode(), "says", "tells"]),
+        (
+            "verbose",
+            [
+                "[worker 1] print", "[worker 1] " + LOGGED.decode(),
+                "[worker 1] " + WARNED.decode(), "says", "tells", "notes",
+            ],
+        ),
+    ],
+)  # fmt: skip
+def test_how_much_is_shown_is_chosen(amount: Amount, shown: list[str], tmp_path: Path) -> None:
+    err = io.BytesIO()
+    console = Console(io.BytesIO(), err, {}, amount=amount)
+    log = LogFile(tmp_path / "launcherlog.0", console.say)
+    console.keep(log)
+
+    for line in (b"print", LOGGED, WARNED):
+        console.line(BOB, line)
+    console.say("says")
+    console.tell("tells")
+    console.note("notes")
+    console.record("is for the log")
+    log.close()
+
+    said = err.getvalue().decode().replace("[launcher] ", "").splitlines()
+    assert said == shown
+    kept = [
+        re.fullmatch(r"\d\d:\d\d:\d\d\.\d{3} launcher (.*)", line)
+        for line in (tmp_path / "launcherlog.0").read_text().splitlines()
+    ]
+    assert [each and each[1] for each in kept] == ["says", "tells", "notes", "is for the log"]
+
+
+def test_a_code_that_opens_something_is_not_kept(tmp_path: Path) -> None:
+    console = Console(io.BytesIO(), Terminal(), {})
+    log = LogFile(tmp_path / "launcherlog.0", console.say)
+    console.keep(log)
+
+    console.tell("the page: /#code=secret", kept="the page: /")
+    log.close()
+
+    assert (tmp_path / "launcherlog.0").read_text().endswith(" launcher the page: /\n")
+
+
+@pytest.mark.parametrize(
+    ("environment", "red"),
+    [({}, b"\x1b[1;31mit failed\x1b[0m\n"), ({"NO_COLOR": "1"}, b"it failed\n")],
+)
+def test_on_a_terminal_the_launchers_lines_have_no_label_and_failures_are_red(
+    environment: dict[str, str], red: bytes
+) -> None:
+    err = Terminal()
+    console = Console(io.BytesIO(), err, environment)
+
+    console.say("it begins")
+    console.fail("it failed")
+
+    assert err.getvalue() == b"it begins\n" + red
+
+
+def test_warnings_and_errors_of_processes_are_coloured_on_a_terminal() -> None:
+    err = Terminal()
+    console = Console(io.BytesIO(), err, {})
+
+    console.line(BOB, WARNED)
+    console.line(BOB, WARNED.replace(b"WARNING", b"ERROR"))
+
+    yellow, red = err.getvalue().splitlines()
+    assert yellow == b"\x1b[36m[worker 1]\x1b[0m \x1b[33m" + WARNED + b"\x1b[0m"
+    assert b"\x1b[1;31m20:37" in red
+
+
+def test_the_line_at_the_bottom_stays_below_all_others() -> None:
+    screen = Screen()
+    console = Console(screen, screen, {})
+
+    console.draw(["1/9"], 0.1)
+    console.line(BOB, b"one")
+    console.result(b"two\n")
+    console.say("three")
+    console.draw(["2/9", "0:01 left"], 0.2)
+
+    assert screen.lines[:-1] == ["[worker 1] one", "two", "three"]
+    assert screen.lines[-1].endswith("2/9  0:01 left")
+
+    console.end_drawing()
+    console.say("end")
+    assert screen.lines == ["[worker 1] one", "two", "three", "end", ""]
+
+
+def test_no_line_comes_into_one_that_worker_0_has_begun() -> None:
+    screen = Screen()
+    console = Console(screen, screen, {})
+
+    console.draw(["1/9"], None)
+    console.result(b"step 100")
+    console.line(BOB, b"mine")
+    assert screen.lines == ["step 100"]
+    console.result(b" loss 0.5\n")
+    assert screen.lines == ["step 100 loss 0.5", "[worker 1] mine", "1/9"]
+
+    console.result(b"a line without an end")
+    console.line(BOB, b"waits")
+    console.draw(["2/9"], None)  # it has waited long enough
+    assert screen.lines[2:] == ["a line without an end", "[worker 1] waits", "2/9"]
+
+
+def test_a_bar_that_worker_0_draws_itself_has_the_bottom_for_itself() -> None:
+    screen = Screen()
+    console = Console(screen, screen, {})
+    console.draw(["1/9"], None)
+
+    for percent in (b"10%", b"20%", b"30%"):
+        console.result(b"\r" + percent)
+        console.draw(["2/9"], None)
+    assert screen.lines == ["30%"]
+
+    console.line(BOB, b"mine")
+    console.draw(["3/9"], None)
+    console.result(b"\r40%")
+    assert screen.lines == ["[worker 1] mine", "40%"]
+
+    console.result(b"\r100%\n")
+    assert screen.lines == ["[worker 1] mine", "100%", "3/9"]
+
+
+def test_the_last_line_of_worker_0_may_have_no_end() -> None:
+    screen = Screen()
+    console = Console(screen, screen, {})
+    console.draw(["1/9"], None)
+
+    console.result(b"the result")
+    console.end_result()
+    console.end_drawing()
+    console.say("finished")
+
+    assert screen.lines == ["the result", "finished", ""]
+
+
+@pytest.mark.parametrize(
+    ("stream", "environment", "amount"),
+    [
+        (io.BytesIO(), {}, "usual"),
+        (Terminal(), {"TERM": "dumb"}, "usual"),
+        (Terminal(), {}, "quiet"),
+    ],
+)
+def test_nothing_is_drawn_where_it_could_not_be_erased_or_is_not_wanted(
+    stream: io.BytesIO, environment: dict[str, str], amount: Amount
+) -> None:
+    console = Console(io.BytesIO(), stream, environment, amount=amount)
+
+    console.draw(["1/9"], 0.5)
+    console.end_drawing()
+
+    assert not console.draws
+    assert stream.getvalue() == b""
+
+
+def test_a_line_is_as_wide_as_its_terminal() -> None:
+    leader, follower = os.openpty()
+    termios.tcsetwinsize(follower, (40, 20))
+
+    with os.fdopen(follower, "wb") as terminal, os.fdopen(leader, "rb") as screen:
+        Console(io.BytesIO(), terminal, {"NO_COLOR": "1"}).draw(["310/500", "0:12 left"], None)
+        shown = os.read(screen.fileno(), 1000)
+
+    assert shown == b"310/500  0:12 left"

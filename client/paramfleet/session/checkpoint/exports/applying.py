@@ -99,6 +99,7 @@ def _chain_of(base: Path, deltas: Sequence[Path]) -> list[_Part]:
     if before is None:
         rule = "is an export of all rows, which no delta follows: name a base (mode=2)"
         raise ExportError(path=str(base), rule=rule)
+    base_export = before.export
     widths = {name: table.dim for name, table in parts[0].manifest.tables.items()}
     for folder in deltas:
         manifest = read_export_manifest(folder, deltas=True)
@@ -106,10 +107,12 @@ def _chain_of(base: Path, deltas: Sequence[Path]) -> list[_Part]:
         if release is None or release.kind != "delta":
             raise ExportError(path=str(folder), rule="is no delta: name those of mode=1")
         if release.after != before.export:
+            is_same = release.base == base_export
             rule = (
-                f"is delta {release.sequence} of base {release.base}, and follows export "
-                f"{release.after}; before it is {before.export}: name all deltas of the base, "
-                "in their order"
+                f"is delta {release.sequence} of {'this' if is_same else 'another'} base, and "
+                f"doesn't follow {parts[-1].folder}, which is named before it: name all deltas "
+                f"of the base, in their order (it follows export {release.after}, and that one "
+                f"is export {before.export})"
             )
             raise ExportError(path=str(folder), rule=rule)
         if {name: table.dim for name, table in manifest.tables.items()} != widths:

@@ -72,6 +72,10 @@ class LocalChanges:
         """Return whether it is known what changed since an export."""
         return bool(export) and self._export == export
 
+    def forget(self) -> None:
+        """Know nothing of any export: rows were replaced by others."""
+        self._export, self._known = "", {}
+
     def changed(self, table: str, part: FilePart) -> NDArray[np.bool_]:
         """Return which rows changed, bool [n].
 

@@ -18,11 +18,11 @@ from paramfleet.tables.sparse import SparseTable
 from paramfleet.training.evicting.selecting import Selection
 from paramfleet.training.in_place import Change, InPlace, moves_in_place
 from paramfleet.training.job import fetch_dense
-from paramfleet.training.modes.ahead import When
 from paramfleet.training.modes.asynchronous.sender import Sender
 from paramfleet.training.modes.base import learning_rate
 from paramfleet.training.modes.fresh import FreshSteps
 from paramfleet.training.modes.gradients import StepGradients
+from paramfleet.training.modes.prefetching.ahead import When
 from paramfleet.training.modes.served import ServedMode
 from paramfleet.transport.requests import ReadPlan, Write
 from paramfleet_shared.net.wire.message import Message
@@ -95,6 +95,8 @@ class AsyncMode(ServedMode):
         with self._job.times.during("push"):
             if self._in_place is None:
                 self._job.communicator.wait(self.sender.put(gradients))
+            elif self._is_skipping:
+                self._job.communicator.wait(self._send(gradients))
             else:
                 self._push_in_place(self._in_place, gradients)
         self._step += 1

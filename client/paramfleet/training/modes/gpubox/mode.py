@@ -19,13 +19,13 @@ from paramfleet.config.strategy import TrainingMode
 from paramfleet.tables.sparse import SparseTable
 from paramfleet.training.evicting.selecting import Selection
 from paramfleet.training.job import Job
-from paramfleet.training.modes.ahead import Expecting, Wanted
 from paramfleet.training.modes.base import ModelTables, check_gradients
 from paramfleet.training.modes.gpubox.passes import (
     LookupNotSaidError,
     NoPassError,
     ServedPasses,
 )
+from paramfleet.training.modes.prefetching.ahead import Expecting, Wanted
 from paramfleet.training.modes.served import ServedMode
 from paramfleet.training.passes.running import DevicePasses
 from paramfleet_shared.tables.rows.evicting import AsOf
@@ -103,6 +103,13 @@ class GpuBoxMode(ServedMode):
         check_gradients(self._tables, step=self._step)
         self.check_rules()
         self._passes.step(examples=examples)
+        self._step += 1
+
+    @override
+    def skip(self) -> None:
+        """Go along with the others' step, and have no part in it."""
+        self._passes.check_step()
+        self._passes.skip()
         self._step += 1
 
     @override

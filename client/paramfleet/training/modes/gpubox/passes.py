@@ -316,6 +316,13 @@ class ServedPasses(PassBacking):
             self._step_together(self._group, examples)
         self._is_half_stepped = False
 
+    def skip(self) -> None:
+        """Leave a batch out; several workers go on together."""
+        self._is_half_stepped = True  # until it is whole
+        if self._group is not None and not self.is_repeated:
+            self._step_together(self._group, None)
+        self._is_half_stepped = False
+
     @override
     def end_batch(self) -> None:
         if self._group is not None and self._trains and not self._is_stepped:

@@ -19,6 +19,7 @@ from paramfleet_shared.net.wire.message import MalformedMessageError, Message
 from paramfleet_shared.tables.rows.admission import SketchPages
 from paramfleet_shared.tables.rows.routing import route
 from paramfleet_shared.tables.sparse import Places
+from paramfleet_shared.values.sorting import each_once
 
 __all__ = ["TableReader"]
 
@@ -216,7 +217,7 @@ def _are_free(free: NDArray[np.int64], is_live: NDArray[np.bool_]) -> bool:
     """Return whether places have no row, and come once."""
     if int(free.min()) < 0 or int(free.max()) >= len(is_live) or is_live[free].any():
         return False
-    return len(np.unique(free)) == len(free)
+    return len(each_once(free)) == len(free)
 
 
 def _check_shards(table: SparseTable, block: Block, ids: NDArray[Any]) -> None:

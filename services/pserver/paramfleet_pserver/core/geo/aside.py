@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_shared.errors.tables import TableMemoryError
+from paramfleet_shared.values.sorting import each_once
 
 __all__ = ["Aside"]
 
@@ -45,7 +46,7 @@ class Aside:
     def keep(self, places: NDArray[Any]) -> None:
         """Put places, [n], aside that are about to change; some may be the same."""
         places = places[places < len(self._number)]
-        places = np.unique(places[self._number[places] == 0])
+        places = each_once(places[self._number[places] == 0])
         if self._error is not None or not len(places):
             return
         first, stop = self._num_kept, self._num_kept + len(places)

@@ -26,6 +26,7 @@ from paramfleet_pserver.core.geo.aside import Aside
 from paramfleet_shared.tables.kernels.waiting import append_waiting, forget_reported
 from paramfleet_shared.values.ids import Rank
 from paramfleet_shared.values.replies import first_of
+from paramfleet_shared.values.sorting import each_once
 
 __all__ = ["GeoRecorder", "Queued", "RecorderImage", "Reply", "Waiting"]
 
@@ -302,7 +303,7 @@ class GeoRecorder:
             ValueError: if a row waits twice, or a reply held more rows than wait.
         """
         rank, batch, queue, marks, sent = waiting
-        if len(np.unique(queue)) != len(queue) or not marks.all():
+        if len(each_once(queue)) != len(queue) or not marks.all():
             message = "a row waits twice, or has no mark"
             raise ValueError(message)
         if any(end > len(queue) for _, end in sent):

@@ -214,10 +214,12 @@ def _read_words(path: Path, dim: int, id_of: Callable[[str], int]) -> Iterator[F
         try:
             return id_of(word), numbers_of(numbers)
         except (KeyError, ValueError):
-            rule = (
-                "must begin with a word of the list, or without one with an id, a whole number"
+            first = (
+                "an id, a whole number: where it has words, give the list of them by --words"
+                if id_of is whole_of
+                else "a word of the list that --words names"
             )
-            rule += ", and have numbers behind it"
+            rule = f"must have numbers behind its first word, and that must be {first}"
             refuse(path, f"line {number} ({word[:40]!r} ...) {rule}", number)
 
     for rows in _pieces(path, lines, parsed, dim):

@@ -89,7 +89,8 @@ def _diff(a: Path, b: Path, *, as_json: bool) -> None:
     """Compare the tables and buffers of the checkpoints A and B, of any numbers of servers.
 
     Ends with 0 if they are equal, with 1 if not, with 2 if one of them can't be read. Steps and
-    schedules are named where they differ, and make no difference; positions aren't looked at.
+    registered states (schedules, places in the data) are named where they differ, and aren't
+    counted: they say where a training is.
     """
     from paramfleet_worker.app.checkpoints.diffing import diff  # noqa: PLC0415 -- slow
 
@@ -99,8 +100,11 @@ def _diff(a: Path, b: Path, *, as_json: bool) -> None:
         lines += [f"buffer {name} differs" for name in found.buffers]
         if found.steps[0] != found.steps[1]:
             lines.append(f"steps: {found.steps[0]} in A, {found.steps[1]} in B")
-        lines += [f"schedule {name} differs" for name in found.schedules]
-        lines.append("A and B are equal" if found.equal else "A and B differ")
+        lines += [
+            f"registered state {name} differs (it isn't counted)" for name in found.schedules
+        ]
+        equal = "the tables and buffers of A and B are equal"
+        lines.append(equal if found.equal else "A and B differ")
         show(found.to_json(), lines, as_json=as_json)
         return int(not found.equal)
 

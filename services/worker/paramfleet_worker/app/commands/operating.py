@@ -26,6 +26,7 @@ from paramfleet_worker.app.operating import (
     read_audit,
     read_token,
 )
+from paramfleet_worker.app.shell.completion import jobs
 from paramfleet_worker.core.board import (
     AUDIT_COLUMNS,
     BARRIER_COLUMNS,
@@ -91,8 +92,10 @@ def _shrink(operator: Operator, options: dict[str, Any]) -> None:
     """Remove the rows of TABLE, or of all tables, that have expired or are too many.
 
     As fleet.shrink() does, by the accessors of the tables and strategy.eviction_configs. With
-    --dry-run it only counts them; in sync nothing else is possible by command. Ends with 1 if
-    it fails.
+    --dry-run it only counts them; in sync nothing else is possible by command. While the job
+    trains, rows come and are used between a dry run and a run, so the numbers differ: pause it
+    to have the same ones. Worker 0 does it between two of its steps, so --timeout must be
+    longer than a step. Ends with 1 if it fails.
 
     Raises:
         ClickException: if it failed.
@@ -368,7 +371,8 @@ def job_command(
     where = [
         click.Option(["--url"], help="The coordinator's admin address; else the job's "
                      "folder or registry says it.", envvar="PARAMFLEET_ADMIN_URL"),
-        click.Option(["--job"], help="The job's name; else the only one that you run here."),
+        click.Option(["--job"], help="The job's name; else the only one that you run here.",
+                     shell_complete=jobs),
         click.Option(["--redis"], help="The job's registry."),
         click.Option(["--token"], envvar="PARAMFLEET_ADMIN_TOKEN", help="Says who asks; else "
                      "your job's token, or that of PARAMFLEET_SECRET_FILE."),

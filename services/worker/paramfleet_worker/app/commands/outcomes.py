@@ -1,12 +1,14 @@
 """How a command ends: its exit code, and an error as one line."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import click
 
 from paramfleet_shared.errors import ContractError, FleetError
-from paramfleet_shared.settings.cli import echo
+from paramfleet_shared.settings.cli import in_red
+from paramfleet_shared.values.texts import printable
 
 __all__ = ["WorkingFolderError", "check_working_folder", "exit_code_of"]
 
@@ -43,9 +45,13 @@ def exit_code_of(name: str, run: Callable[[], int], *, failed: int = 1) -> int:
     except ContractError as error:
         raise click.UsageError(str(error)) from error
     except (FleetError, OSError) as error:
-        echo(f"paramfleet {name}: {error}", err=True)
+        _say(f"paramfleet {name}: {error}")
         return failed
     except MemoryError as error:
         said = f"paramfleet {name}: the system gives it no more memory: {_MORE_MEMORY}"
-        echo(f"{said} ({error})" if str(error) else said, err=True)
+        _say(f"{said} ({error})" if str(error) else said)
         return failed
+
+
+def _say(text: str) -> None:
+    click.echo(in_red(printable(text), sys.stderr), file=sys.stderr)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from paramfleet.config.accessor import CtrAccessor, SparseRule
 from paramfleet.config.eviction import EVICTION_KEYS
 from paramfleet_shared.tables.rules.ctr.catalog import PART_RULES
-from paramfleet_shared.tables.spec import EntrySpec
+from paramfleet_shared.tables.spec import MAX_ENTRY_COUNT, EntrySpec
 
 __all__ = ["Default", "lines_of", "table_defaults"]
 
@@ -37,7 +37,13 @@ def table_defaults() -> dict[str, dict[str, Default]]:
             if each.init
         },
         **{f"rule {name}": _rule_of(name) for name in PART_RULES},
-        "entry": {"kind": Default(EntrySpec().kind, _EVERY_ID)},
+        "entry": {
+            "kind": Default(EntrySpec().kind, _EVERY_ID),
+            "CountFilterEntry": Default(
+                None, f"Its count: a whole number from 0 to {MAX_ENTRY_COUNT}."
+            ),
+            "ProbabilityEntry": Default(None, "Its probability: above 0 and below 1."),
+        },
         "eviction": {
             name: Default(key.default, key.meaning) for name, key in EVICTION_KEYS.items()
         },

@@ -12,6 +12,7 @@ from paramfleet_shared.errors import FleetError
 from paramfleet_shared.files.job_folder import JobFolder
 from paramfleet_shared.net.tls import files_of
 from paramfleet_shared.settings.config import JobSettings, without_password
+from paramfleet_shared.tables.kernels.basics.folders import UnsafeKernelsError
 from paramfleet_shared.tables.kernels.basics.readiness import kernel_folders
 from paramfleet_worker.app.finding import Found, find_job
 from paramfleet_worker.app.operating import Operator, context_of, find_url
@@ -156,8 +157,12 @@ def _paths_of(
         environment: Names the file of the secret.
     """
     files = files_of(settings, look.role)
+    try:
+        kernels = kernel_folders()
+    except UnsafeKernelsError as error:
+        kernels = (Path(error.path), Path(error.path).parent)
     places: list[tuple[PathKind, Path]] = [
-        *(("kernels", each) for each in kernel_folders()),
+        *(("kernels", each) for each in kernels),
         ("checkpoints", at / (look.checkpoints or "checkpoints")),
     ]
     tokens = filter(None, settings.tokens_file.split(os.pathsep))

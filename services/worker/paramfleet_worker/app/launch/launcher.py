@@ -1,9 +1,10 @@
 """The launcher at work: starts the processes of a plan and carries out the supervisor's word.
 
 Order of start: the signal handlers, the keeper, the tables' kernels where this machine
-lacks them, Redis and its first answer, then coordinator, pservers and workers at once;
-they find each other in any order. Order of the end: every process but Redis, Redis, the
-keeper. ``Launcher.run`` returns when all that it started has ended.
+lacks them, what processes share, Redis and its first answer, then coordinator, pservers and
+workers, each as soon as it may (``sharing.py``); they find each other in any order. Order of
+the end: every process but Redis, Redis, the keeper. ``Launcher.run`` returns when all that it
+started has ended.
 """
 
 import asyncio
@@ -18,17 +19,16 @@ from paramfleet_shared.discovery.redis.openness import look_for_openness
 from paramfleet_shared.discovery.redis.serving import find_redis_server, require_access_lists
 from paramfleet_shared.discovery.registry import field_of
 from paramfleet_shared.files.kept_arguments import kept_arguments
-from paramfleet_shared.settings.config import without_password
 from paramfleet_shared.settings.failpoints import LIFE
 from paramfleet_shared.system.clock import Clock
 from paramfleet_shared.system.open_files import raise_open_files
 from paramfleet_shared.system.processes.keeping import Keeper
 from paramfleet_worker.app.launch.naming import job_settings_of
 from paramfleet_worker.app.launch.own_redis import OwnRedis
-from paramfleet_worker.app.launch.page_link import show_page
 from paramfleet_worker.app.launch.planning import COORDINATOR, REDIS
 from paramfleet_worker.app.launch.preparing import PreparedLaunch
-from paramfleet_worker.core.causes import TRACEBACK_LINES, as_reason, cause_in
+from paramfleet_worker.app.launch.sharing import Sharing
+from paramfleet_worker.app.launch.telling import LAST_OUTPUT_WITHIN_S, Telling
 from paramfleet_worker.core.events import (
     Consult,
     Dismiss,
@@ -63,18 +63,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Launcher"]
 
-TAIL_LINES = 20
-
-UNCAUGHT = describe_exit(1)
-"""How a script ends that an exception ended."""
-
-LAST_OUTPUT_WITHIN_S = 0.3
-"""How long the output of a process that ended may take to come through its pipe."""
-
 REDIS_READY_WITHIN_S = 10.0
 
 COMPILE_POLL_S = 0.05
 """Seconds between two looks at whether the kernels are compiled."""
+
+COMPILING_TOLD_S = 10.0
+"""Seconds between two lines that say how far that is."""
 
 ARGUMENTS_FILE = "PARAMFLEET_PSERVER__ARGUMENTS_FILE"
 """Variable of the setting of that name."""
@@ -112,10 +107,11 @@ class Launcher:
         self._lives: Counter[ProcessName] = Counter()
         self._children: dict[ProcessName, Child | RayChild] = {}
         self._events: asyncio.Queue[Event] = asyncio.Queue()
-        self._verdict = ""
+        self._telling: Telling
         self._keeper: Keeper
         self._standby: Standby
         self._redis: OwnRedis
+        self._sharing = Sharing(prepared, clock)
         self._lease = job_settings_of(prepared.environment)
         self._records = JobRecords(
             prepared.job,
@@ -145,19 +141,22 @@ class Launcher:
         raise_open_files()  # Redis and the members inherit it
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._signals())
-            for line in self._prepared.lines:
-                self._console.say(line)
+            self._telling = Telling(self._prepared, self._console, self._clock)
+            stack.callback(self._telling.close)
+            self._telling.begin()
             keeper = self._keeper = Keeper()
             stack.callback(keeper.close)
             self._standby = Standby("paramfleet_pserver", keeper)
             stack.callback(self._standby.close)
             stack.callback(self._close)
+            stack.callback(self._sharing.close)
             try:
                 await self._compile()
+                self._sharing.begin(self._console.say)
                 if await self._start_redis(keeper):
                     await self._records.note_past()
                     await self._take_name()
-                    self._start_members(keeper)
+                    await self._start_members(keeper)
                 supervisor = Supervisor(
                     self._children,
                     registry=REDIS if self._plan.redis is not None else None,
@@ -191,14 +190,25 @@ class Launcher:
             COMPILING,
             compiling,
             is_cold,
+            num_kept,
         )
 
-        if not is_cold():
-            return
-        self._console.say(COMPILING)
-        with compiling() as process:
-            while self._events.empty() and process.poll() is None:
-                await self._clock.sleep(COMPILE_POLL_S)
+        if is_cold():
+            self._console.tell(COMPILING)
+            if kept := num_kept():
+                self._console.tell(f"{kept} kernels are kept from an earlier start")
+            began = told = self._clock.monotonic()
+            with compiling() as process:
+                while self._events.empty() and process.poll() is None:
+                    await self._clock.sleep(COMPILE_POLL_S)
+                    if (now := self._clock.monotonic()) - told >= COMPILING_TOLD_S:
+                        told = now
+                        self._console.tell(
+                            f"compiling: {num_kept()} kernels are done, {now - began:.0f} s"
+                        )
+                if process.poll() == 0:
+                    took = f"{self._clock.monotonic() - began:.0f} s"
+                    self._console.tell(f"the table kernels are compiled, in {took}")
 
     async def _start_redis(self, keeper: Keeper) -> bool:
         """Start our Redis, if it is ours, and wait for its answer.
@@ -226,16 +236,18 @@ class Launcher:
                 self._children[REDIS].send(signal.SIGKILL)
             await self._clock.sleep(0.01)
 
-    def _start_members(self, keeper: Keeper) -> None:
-        topology, facts = self._plan.facts.topology, self._plan.facts
-        groups = f" for {self._plan.groups} groups" if self._plan.groups else ""
-        self._console.say(
-            f"job {facts.job}: {len(topology.workers)} workers, {self._plan.num_processes} "
-            f"pservers{groups}, coordinator {topology.coordinator.text}, Redis "
-            f"{without_password(facts.redis)}; logs in {facts.log_dir}"
-        )
+    async def _start_members(self, keeper: Keeper) -> None:
+        self._telling.members()
         for name in self._plan.names:
+            await self._sharing.wait(name, lambda: not self._events.empty(), self._keep_name)
             self._start_member(name, keeper)
+        self._sharing.all_started()
+
+    async def _keep_name(self) -> None:
+        """Renew which processes run, while others aren't started yet."""
+        running = self._children.items()
+        alive = {field_of(n.role, n.index): each.pid for n, each in running if not each.ended}
+        await self._records.vouch(alive)
 
     def _start_member(self, name: ProcessName, keeper: Keeper, *, append: bool = False) -> None:
         environment = self._plan.environment_of(name, self._environment)
@@ -270,6 +282,7 @@ class Launcher:
             keeper=keeper,
             append=append,
             standby=self._standby,
+            imports=self._sharing.imports_of(name),
         )
 
     @contextlib.contextmanager
@@ -297,9 +310,11 @@ class Launcher:
 
     async def _supervise(self, supervisor: Supervisor) -> int:
         async with asyncio.TaskGroup() as group:
-            questions = {group.create_task(self._vouch(supervisor))}
-            if COORDINATOR in self._children:
-                questions.add(group.create_task(self._show_page()))
+            questions = {
+                group.create_task(self._vouch(supervisor)),
+                group.create_task(self._show_page()),
+                group.create_task(self._telling.watch()),
+            }
             code = None
             while code is None:
                 event = await self._next_event(supervisor.next_tick())
@@ -320,15 +335,15 @@ class Launcher:
                             await self._carry_out(action, supervisor)
             for question in questions:
                 question.cancel()
-        await self._last_words()
+        for child in self._children.values():
+            await child.drained(LAST_OUTPUT_WITHIN_S)
+        self._telling.last_words(code)
         return code
 
     async def _show_page(self) -> None:
-        """Show where the coordinator's page is, which is elsewhere after each of its starts."""
-        prepared, coordinator = self._prepared, self._children[COORDINATOR]
-        await show_page(
-            self._records, prepared.folder, prepared.job, self._console, coordinator
-        )
+        """Show where the coordinator's page is, if it runs here."""
+        if COORDINATOR in self._children:
+            await self._telling.page(self._records, self._children[COORDINATOR])
 
     def _add(self, name: ProcessName) -> None:
         """Start one more process, as an operator has asked for."""
@@ -399,8 +414,10 @@ class Launcher:
                 event = await self._events.get()
         except TimeoutError:
             return Tick()
-        if isinstance(event, Exited) and self._plan.groups:
-            self._has_ended.set()
+        if isinstance(event, Exited):
+            self._telling.look()
+            if self._plan.groups:
+                self._has_ended.set()
         return event
 
     async def _ask(self, question: Consult | Review | WatchMembers) -> None:
@@ -435,48 +452,18 @@ class Launcher:
     ) -> None:
         match action:
             case Excuse():
-                self._console.say(
-                    f"{action.name.label} {action.how} after the job had finished: it was "
-                    "started again too late; what its script does after the training may be "
-                    "missing"
-                )
+                self._telling.excuse(action)
             case Dismiss():
-                names = ", ".join(name.label for name in action.names)
-                self._console.say(
-                    f"all workers have ended well; stopping {names}: the coordinator was "
-                    "started again and may not know it"
-                )
+                self._telling.dismiss(action)
             case Start():
                 self._add(action.name)
             case Signal():
                 for name in action.names:
                     self._children[name].send(action.signal)
             case Report():
-                await self._report(action, num_alive=len(supervisor.alive))
-
-    async def _report(self, cause: Report, *, num_alive: int) -> None:
-        child = self._children[cause.name] if cause.local else None
-        if child is not None and child.ended:
-            await child.drained(LAST_OUTPUT_WITHIN_S)
-        reason = as_reason(cause.reason)
-        if child is not None and not reason and cause.how == UNCAUGHT:
-            reason = cause_in(child.tail(TRACEBACK_LINES))
-        where = "" if cause.local or cause.name == REDIS else " on another machine"
-        why = f" ({reason})" if reason else ""
-        self._verdict = f"the job failed: {cause.name.label}{where} {cause.how}{why}"
-        stopping = f"; stopping the other {num_alive} processes" if num_alive else ""
-        self._console.say(self._verdict + stopping)
-        if child is None:
-            return
-        self._console.say(f"the last lines of {child.log}:")
-        for line in child.tail(TAIL_LINES) or ["(it has written none since it was started)"]:
-            self._console.say(f"    {line}")
-
-    async def _last_words(self) -> None:
-        for child in self._children.values():
-            await child.drained(LAST_OUTPUT_WITHIN_S)
-        if self._verdict:
-            self._console.say(self._verdict)
+                child = self._children[action.name] if action.local else None
+                alive = len(supervisor.alive)
+                await self._telling.report(action, child, num_alive=alive)
 
     def _close(self) -> None:
         for child in self._children.values():

@@ -1,17 +1,19 @@
-"""Telling the person who launches a job where its page is, and how to open it."""
+"""Telling the person who launches a job where its page is, and opening it."""
 
 import asyncio
+import threading
 from typing import Protocol
 
 from paramfleet_shared.errors import FleetError
-from paramfleet_shared.files.job_folder import JobFolder, write_private
-from paramfleet_shared.settings.config import JobSettings
+from paramfleet_shared.files.job_folder import write_private
+from paramfleet_shared.net.secret import JobSecret
+from paramfleet_worker.app.launch.preparing import PreparedLaunch
 from paramfleet_worker.app.operating import Operator, context_of
 from paramfleet_worker.process.admin_token import token_in
 from paramfleet_worker.process.console import Console
 from paramfleet_worker.storage import JobRecords
 
-__all__ = ["show_page"]
+__all__ = ["HasPid", "show_page"]
 
 _TIMEOUT_S = 2.0
 
@@ -26,34 +28,63 @@ class HasPid(Protocol):
 
 
 async def show_page(
-    records: JobRecords,
-    folder: JobFolder,
-    settings: JobSettings,
-    console: Console,
-    coordinator: HasPid,
-) -> None:
+    prepared: PreparedLaunch, records: JobRecords, console: Console, coordinator: HasPid
+) -> Operator | None:
     """Keep the coordinator's admin address in the job's folder once it serves, and show it.
 
     In a terminal with a code that opens the page once; not elsewhere, because what is
     written there may be kept, and read by others.
+
+    Returns:
+        Who may ask the coordinator how the job is; None if it can't be asked.
     """
     admin = await records.admin_address(lambda: coordinator.pid)
     try:
-        context = context_of(settings)
+        context = context_of(prepared.job)
         url = f"{'http' if context is None else 'https'}://{admin}"
-        write_private(folder.admin_url_file, url.encode())
-        token = token_in(folder)
+        write_private(prepared.folder.admin_url_file, url.encode())
+        token = token_in(prepared.folder)
+        asking = token or _token_of_secret(prepared)
+        operator = Operator(url=url, token=asking, tls=context, timeout_s=_TIMEOUT_S)
+        if prepared.opens_page:
+            _open(f"{url}/{await _code(operator)}" if token else f"{url}/", console)
+        plain = f"the job's page: {url}/ (`paramfleet page` prints a link that opens it)"
         if not token or not console.is_terminal:
-            console.say(
-                f"the job's page: {url}/ (`paramfleet page` prints a link that opens it)"
-            )
-            return
-        operator = Operator(url=url, token=token, tls=context, timeout_s=_TIMEOUT_S)
-        code = (await asyncio.to_thread(operator.post, "codes"))["code"]
+            console.tell(plain)
+            return operator
+        code = await _code(operator)
     except (FleetError, OSError) as error:
         console.say(f"the job's page can't be shown: {error}")
-        return
-    console.say(
-        f"the job's page, once and within ten minutes: {url}/#code={code} "
-        "(`paramfleet page` prints another link)"
+        return None
+    console.tell(
+        f"the job's page, once and within ten minutes: {url}/{code}"
+        "  (`paramfleet page` prints another link)",
+        kept=plain,
     )
+    return operator
+
+
+async def _code(operator: Operator) -> str:
+    """Return the end of a link that opens the page once."""
+    return f"#code={(await asyncio.to_thread(operator.post, 'codes'))['code']}"
+
+
+def _token_of_secret(prepared: PreparedLaunch) -> str:
+    """Return the token that the secret of a job on several machines gives its operators."""
+    secret = prepared.job.secret
+    return JobSecret(secret, prepared.job.job).token("admin") if secret else ""
+
+
+def _open(url: str, console: Console) -> None:
+    """Open a page in the user's browser; a browser in the terminal may take its time."""
+    loop = asyncio.get_running_loop()
+
+    def run() -> None:
+        import webbrowser  # noqa: PLC0415 -- slow
+
+        if not webbrowser.open(url) and loop.is_running():
+            loop.call_soon_threadsafe(
+                console.say, "no browser was found to open the job's page: see its address"
+            )
+
+    threading.Thread(target=run, name="browser", daemon=True).start()

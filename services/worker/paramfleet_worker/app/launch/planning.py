@@ -117,6 +117,8 @@ class LaunchPlan:
     """Pservers' groups where the coordinator plans who hosts them; 0 if each is a process."""
     replicas: int = 0
     """Followers of each group."""
+    share_imports: bool = False
+    """Whether the processes that run the script may be forks of one that has imported."""
 
     @property
     def alone(self) -> bool:
@@ -149,6 +151,16 @@ class LaunchPlan:
     def log_of(self, name: ProcessName) -> Path:
         """Return the file that gets a process's output."""
         return Path(self.facts.log_dir) / f"{LOG_NAMES[name.role]}.{name.index}"
+
+    @property
+    def own_log(self) -> Path:
+        """Return the file that gets what the launcher itself says.
+
+        Launchers of several machines may share the folder: only one has the coordinator.
+        """
+        first = self.names[0]
+        part = "0" if first == COORDINATOR else f"{first.role}-{first.index}"
+        return Path(self.facts.log_dir) / f"launcherlog.{part}"
 
     def command_of(self, name: ProcessName, inherited: Mapping[str, str]) -> list[str]:
         """Return the command of a coordinator, pserver or worker.
@@ -191,11 +203,16 @@ class LaunchPlan:
         )
         return module_command("paramfleet_pserver", *options)
 
-    def environment_of(self, name: ProcessName, inherited: Mapping[str, str]) -> dict[str, str]:
-        """Return the whole environment of a coordinator, pserver or worker."""
+    def shared_environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
+        """Return what the environments of all processes have in common."""
         roles = sum(other.role in {"worker", "pserver"} for other in self.names)
         cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
         runtime = runtime_environment(inherited, num_cores=cores or 1, num_local_roles=roles)
+        return {**inherited, **runtime}
+
+    def environment_of(self, name: ProcessName, inherited: Mapping[str, str]) -> dict[str, str]:
+        """Return the whole environment of a coordinator, pserver or worker."""
+        shared = self.shared_environment(inherited)
         dirs = _checkpoint_dirs(self.checkpoint_dirs, inherited)
         more = {"PARAMFLEET_CHECKPOINT_DIRS": dirs} if dirs else {}
         if self.chaos:
@@ -211,7 +228,7 @@ class LaunchPlan:
         if self.groups and name.role == "pserver":
             more["PARAMFLEET_PSERVER__HOSTING"] = "planned"
             more["PARAMFLEET_PSERVER__INDEX"] = str(name.index)  # as the launcher names it
-        return {**inherited, **runtime, **role_environment(name, self.facts), **more}
+        return {**shared, **role_environment(name, self.facts), **more}
 
     def _gpu_of(self, name: ProcessName) -> str:
         """Return the GPU that a process sees; pservers and the coordinator see none."""
@@ -288,6 +305,7 @@ def plan_launch(
         processes=processes,
         groups=(settings.group_num or processes) if settings.is_planned else 0,
         replicas=settings.replicas,
+        share_imports=settings.share_imports,
     )
 
 

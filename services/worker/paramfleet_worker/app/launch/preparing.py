@@ -3,7 +3,7 @@
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -23,7 +23,13 @@ from paramfleet_worker.app.launch.planning import REDIS, LaunchPlan
 from paramfleet_worker.config import LaunchSettings
 from paramfleet_worker.process.admin_token import admin_environment, prepare_admin_token
 
-__all__ = ["LogDirError", "OpenRedisError", "PreparedLaunch", "prepared_launch"]
+__all__ = [
+    "ColdFolderError",
+    "LogDirError",
+    "OpenRedisError",
+    "PreparedLaunch",
+    "prepared_launch",
+]
 
 
 class OpenRedisError(ContractError):
@@ -47,6 +53,24 @@ class LogDirError(ContractError):
     sentence = "the folder for logs {path} can't be used: {reason}; name another by --log_dir"
 
 
+class ColdFolderError(ContractError):
+    """Pservers have a memory budget, and no folder for the rows beyond it."""
+
+    code = "contract.cold_folder"
+    variable: str
+    sentence = (
+        "{variable} gives pservers a budget, and they know no folder for the rows beyond it: "
+        "set PARAMFLEET_PSERVER__COLD_DIR to a folder on a fast disk"
+    )
+
+
+_BUDGETS = (
+    "PARAMFLEET_PSERVER__MEMORY_BUDGET_BYTES",
+    "PARAMFLEET_PSERVER__TABLE_MEMORY_BUDGETS",
+)
+_COLD_FOLDERS = ("PARAMFLEET_PSERVER__COLD_DIR", "PARAMFLEET_PSERVER__DATA_DIR")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreparedLaunch:
     """A plan, and what it needs on this machine."""
@@ -60,6 +84,8 @@ class PreparedLaunch:
     """What the processes inherit."""
     lines: tuple[str, ...]
     """What its console says first: the settings that are given, and what they leave open."""
+    opens_page: bool = False
+    """Whether the job's page is to be opened in a browser."""
 
     @property
     def redis_password(self) -> str:
@@ -87,6 +113,7 @@ def prepared_launch(
         OpenJobError: if several machines would have neither certificates nor a secret.
         OpenRedisError: if a Redis would be started that asks for no password.
         DataFolderError: if pservers couldn't write to the data folder.
+        ColdFolderError: if they have a memory budget, and no folder for the rows beyond it.
         LogDirError: if nobody could write to that of the logs.
         OSError: if another file can't be written.
     """
@@ -94,6 +121,7 @@ def prepared_launch(
     if plan.data_dir and settings.on != "ray":
         _require_data_dir(Path(plan.data_dir))
     own = dict(environment) | _given(resolved)
+    _require_cold_dir(plan, own)
     if settings.several_machines:
         secret_of(settings.job_settings(plan.facts.redis))
     with ExitStack() as stack:
@@ -114,14 +142,30 @@ def prepared_launch(
         secret_of(job)
         given = resolved.lines(given=True)
         found = open_warnings(resolved.origins, job, environment)
-        warnings = [f"warning: {each}" for each in found]
+        warnings = [f"warning: {each}" for each in (*found, *_of_the_script(plan.script))]
         plan = _with_own_logs(plan, stack)
         prepared = PreparedLaunch(
-            plan=plan, job=job, folder=folder, environment=own, lines=(*given, *warnings)
+            plan=plan,
+            job=job,
+            folder=folder,
+            environment=own,
+            lines=(*given, *warnings),
+            opens_page=settings.open,
         )
         _require_closed(prepared)
         _write_facts(prepared)
         yield prepared
+
+
+def _of_the_script(script: Sequence[str]) -> Iterator[str]:
+    """Yield warnings of the job's sizes behind the script, which takes them for its own."""
+    for word in script[1:]:
+        option = word.partition("=")[0]
+        if option.replace("_", "-") in {"--server-num", "--worker-num"}:
+            yield (
+                f"{option} stands behind {script[0]}, which gets it: options of launch come "
+                "before the script"
+            )
 
 
 def _require_data_dir(folder: Path) -> None:
@@ -137,6 +181,19 @@ def _require_data_dir(folder: Path) -> None:
         raise DataFolderError(path=str(folder), reason=reason) from error
     if not os.access(folder, os.W_OK | os.X_OK):
         raise DataFolderError(path=str(folder), reason="this user may not write to it")
+
+
+def _require_cold_dir(plan: LaunchPlan, environment: Mapping[str, str]) -> None:
+    """Pass if pservers with a memory budget know where rows go: each would only end.
+
+    Raises:
+        ColdFolderError: if they don't.
+    """
+    has_servers = any(name.role == "pserver" for name in plan.names)
+    given = [name for name in _BUDGETS if environment.get(name, "").strip() not in {"", "0"}]
+    has_folder = plan.data_dir or any(environment.get(name) for name in _COLD_FOLDERS)
+    if has_servers and given and not has_folder:
+        raise ColdFolderError(variable=given[0])
 
 
 def _require_closed(prepared: PreparedLaunch) -> None:

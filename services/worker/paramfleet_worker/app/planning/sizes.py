@@ -79,7 +79,7 @@ def tier_sizes(spec: TableSpec, *, rows: int, owners: int, budget_bytes: int) ->
         pages=owners * PAGES_OFFSET + pages * page_bytes,
         num_pages=pages,
         log=keys * (_WORD_BYTES + row_bytes),
-        merged_keys=keys // 2,
+        merged_keys=keys * 2 // 3,
         log_memory=memory,
         policy=BESIDE_BYTES,
     )

@@ -85,7 +85,7 @@ def check_kernels(facts: Facts) -> Iterator[Finding]:
             "kernels-cold",
             machine.kernels_folder,
             "the table kernels aren't compiled for this machine, Python and numba: the first "
-            "pserver takes a minute longer",
+            "start takes half a minute longer, or more where other processes are busy",
             "python -m paramfleet_shared.tables.warm",
         )
 

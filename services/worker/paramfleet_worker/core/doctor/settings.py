@@ -1,8 +1,8 @@
 """Checks of settings and of the role that the environment gives."""
 
-import difflib
 from collections.abc import Iterator
 
+from paramfleet_shared.values.texts import nearest
 from paramfleet_worker.core.doctor.facts import Facts
 from paramfleet_worker.core.doctor.findings import Finding, failure
 
@@ -15,10 +15,8 @@ def check_settings(facts: Facts) -> Iterator[Finding]:
     for name in settings.variables:
         if name in settings.known:
             continue
-        nearest = difflib.get_close_matches(name, settings.known, n=1, cutoff=0.6)
-        hint = (
-            f"did you mean {nearest[0]}?" if nearest else "docs/configuration.md has all names"
-        )
+        near = nearest(name, settings.known)
+        hint = f"did you mean {near}?" if near else "docs/configuration.md has all names"
         yield failure("setting-unknown", name, "nothing reads this setting", hint)
     if settings.error:
         yield failure(

@@ -15,6 +15,7 @@ from paramfleet_worker.process.children.standby import Standby
 from paramfleet_worker.process.children.starting import start_with_pipes
 from paramfleet_worker.process.console import LineSplitter
 from paramfleet_worker.process.log_file import LogFile
+from paramfleet_worker.process.prepared.sharing import SharedImports
 
 __all__ = ["Child", "Listener"]
 
@@ -51,6 +52,7 @@ class Child:
         keeper: Receives the process group before the command starts.
         append: Keep what an old log has; else it is replaced.
         standby: What may become the command.
+        imports: What the process may be a fork of.
 
     Raises:
         OSError: if the log can't be written or no process can be started.
@@ -67,13 +69,14 @@ class Child:
         keeper: Keeper,
         append: bool = False,
         standby: Standby | None = None,
+        imports: SharedImports | None = None,
     ) -> None:
         self.name = name
         self.log = log
         self._keeper = keeper
         self._log = LogFile(log, console.say, append=append)
         ready = standby.take(command, environment) if standby is not None else None
-        self._process = ready or self._started(command, environment)
+        self._process = ready or self._started(command, environment, imports)
         self._drained = asyncio.Event()
         self._open_streams = 0
         lines = LineSplitter(lambda line: console.line(name, line))
@@ -127,9 +130,13 @@ class Child:
         self._log.close()
 
     def _started(
-        self, command: Sequence[str], environment: Mapping[str, str]
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        imports: SharedImports | None,
     ) -> subprocess.Popen[bytes]:
-        process = start_with_pipes(behind_gate(command), environment, self._keeper)
+        gated = behind_gate(command)
+        process = start_with_pipes(gated, environment, self._keeper, imports)
         assert process.stdin is not None, "it was asked for"
         with contextlib.suppress(BrokenPipeError):  # killed already: poll will tell
             process.stdin.write(b"\n")

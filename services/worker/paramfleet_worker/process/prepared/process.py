@@ -1,9 +1,13 @@
-"""The prepared process: ``python -m MODULE DESCRIPTOR PADDING``, with this module's name.
+"""The prepared process: ``python process.py DESCRIPTOR PADDING [MODULE ...]``.
 
 Importing torch, and what the first optimizer and the kernels need, takes seconds; a fork
 takes milliseconds. What runs in a fork is the program that was asked for, from its first line
 to its exit handlers; ``starting.py`` asks for it. The padding is room for the command lines
 of forks.
+
+It can be run by ``-m`` with this module's name, too. Without modules it imports what any
+program of a job needs before it forks. With them it is one launch's (``sharing.py``), and says
+when it has imported what pservers need, and when what workers need.
 """
 
 import contextlib
@@ -15,15 +19,23 @@ import signal
 import socket
 import sys
 import weakref
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, NoReturn
 
 from paramfleet_shared.system.processes.tether import tie
-from paramfleet_shared.tables.warm import main as load_kernels
-from paramfleet_worker.process.prepared.program import close_all_but, run, take_place
-from paramfleet_worker.process.prepared.starting import Prepared, receive
+from paramfleet_worker.process.prepared.program import (
+    close_all_but,
+    is_shadowed,
+    note_start,
+    run,
+    take_place,
+)
+from paramfleet_worker.process.prepared.starting import READY, REFUSED, Prepared, receive
 
 IMPORTED = (
     "paramfleet.runner.__main__",
+    "paramfleet.session.backends.pservers",
     "paramfleet_coordinator.app",
     "paramfleet_pserver.app",
     "paramfleet_worker.__main__",
@@ -31,6 +43,9 @@ IMPORTED = (
     "torch.distributed.run",
 )
 """Modules of the programs that are forked, and what torch's first optimizer imports."""
+
+OF_PSERVERS = ("torch", "paramfleet.api.public", "paramfleet_pserver.app")
+"""What a script imports before it is a pserver, and what it is then."""
 
 SYS_CLONE3 = 435
 CLONE_PARENT = 0x8000
@@ -62,11 +77,29 @@ def fork_sibling() -> int:
     return pid
 
 
-def serve(line: socket.socket) -> NoReturn:
-    """Fork what is asked for until nobody is left who could ask."""
+def may_fork() -> bool:
+    """Return whether a fork has all of this process: its only thread, and no GPU's state."""
+    if len(list(Path("/proc/self/task").iterdir())) > 1:
+        return False
+    for each in list(Path("/proc/self/fd").iterdir()):
+        with contextlib.suppress(OSError):  # the listing's own
+            if str(each.readlink()).startswith("/dev/nvidia"):
+                return False
+    return True
+
+
+def serve(line: socket.socket) -> None:
+    """Fork what is asked for, until the next part is to be imported.
+
+    The process ends when nobody is left who could ask.
+    """
     while (asked := receive(line)) is not None:
         request, streams = asked
-        pid = fork_sibling()
+        if not request:
+            return
+        pid = REFUSED
+        if may_fork() and not is_shadowed(request["words"], request["cwd"]):
+            pid = fork_sibling()
         if not pid:
             _live(request, streams)
         line.send(str(pid).encode())
@@ -98,20 +131,39 @@ def _helper() -> socket.socket:
         os._exit(1)
     close_all_but((its.fileno(),))
     serve(its)
+    os._exit(0)
 
 
-def main() -> None:
-    """Prepare, then fork until the starter ends."""
-    line = socket.socket(fileno=int(sys.argv[1]))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for name in IMPORTED:
+def prepare(modules: Sequence[str], *, kernels: Literal["all", "usual"] | None) -> None:
+    """Import modules, and let forks have their pages for as long as they can."""
+    gc.disable()  # a collection would look at all of torch
+    for name in modules:
         importlib.import_module(name)
-    load_kernels()
+    if kernels is not None:
+        warm = importlib.import_module("paramfleet_shared.tables.warm")
+        warm.main(warm.chosen(["all"])) if kernels == "all" else warm.warm_usual()
     for each in weakref.finalize._registry:  # type: ignore[attr-defined]
         each.atexit = False  # torch takes thousands of kernels back, and the process ends
-    gc.collect()
     gc.freeze()  # a collection would copy their pages into every fork
+    gc.enable()
+
+
+def main() -> NoReturn:
+    """Prepare, then fork until the starter ends."""
+    line = socket.socket(fileno=int(sys.argv[1]))
+    note_start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    modules = sys.argv[3:]
+    if modules:
+        prepare(OF_PSERVERS, kernels="usual")
+        line.send(READY)
+        serve(line)
+        prepare(modules, kernels=None)
+        line.send(READY)
+    else:
+        prepare(IMPORTED, kernels="all")
     serve(line)
+    os._exit(0)
 
 
 if __name__ == "__main__":

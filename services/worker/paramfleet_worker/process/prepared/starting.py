@@ -7,6 +7,7 @@ would have given to a new interpreter. A program that can't begin so is executed
 each one where the system has no ``clone3``.
 """
 
+import _posixsubprocess
 import contextlib
 import json
 import os
@@ -21,7 +22,7 @@ from typing import Any
 
 from paramfleet_shared.settings.config import read_environment
 
-__all__ = ["Prepared", "num_options", "receive"]
+__all__ = ["READY", "REFUSED", "Prepared", "is_forking", "num_options", "receive"]
 
 COORDINATOR = "paramfleet_coordinator"
 
@@ -43,6 +44,12 @@ OF_INTERPRETERS = ("PYTHON", "NUMBA_", "LD_")
 """Begins of variables that are read before a program can say anything."""
 EMULATED = "PYTHONUNBUFFERED"
 PATH = "PYTHONPATH"
+
+READY = b"ready"
+"""What a prepared process says when it has imported a part of what it is to."""
+
+REFUSED = -1
+"""Answer where a request isn't forked."""
 
 MAX_BYTES = 1 << 17
 """Longest request: what a datagram of the system holds at least."""
@@ -81,6 +88,11 @@ def _can_be_forked(
     return all(ours.get(name) == environment.get(name) for name in names)
 
 
+def is_forking() -> bool:
+    """Return whether ``subprocess`` forks a prepared process here already."""
+    return subprocess._fork_exec is not _posixsubprocess.fork_exec  # type: ignore[attr-defined]
+
+
 class Prepared:
     """Asks a prepared process for forks. Any thread may start something.
 
@@ -90,6 +102,7 @@ class Prepared:
             does.
         modules: Programs beside ``MODULES`` that may be forked; what their ``PYTHONPATH`` names
             may be what we import from, too.
+        is_needed: Whether it is an error if the process ends; else programs are executed then.
     """
 
     def __init__(
@@ -98,7 +111,9 @@ class Prepared:
         *,
         starters: bool,
         modules: Collection[str] = (),
+        is_needed: bool = True,
     ) -> None:
+        self._is_needed = is_needed
         self._modules = tuple(modules)
         self._open_line = open_line
         self._starters = starters
@@ -115,7 +130,7 @@ class Prepared:
 
         def start(*call: Any) -> int:
             asked = _asked(call, self._modules)
-            pid: int = self._fork(*asked) if asked is not None else -1
+            pid: int = self._fork(*asked) if asked is not None else REFUSED
             return pid if pid > 0 else executes(*call)
 
         subprocess._fork_exec = start  # type: ignore[attr-defined]
@@ -130,20 +145,29 @@ class Prepared:
             self._line.close()
 
     def _fork(self, request: dict[str, Any], streams: Sequence[int]) -> int:
+        """Return the id of the process; a negative number where the program is to be executed.
+
+        Raises:
+            OSError: if the prepared process has ended, and is needed.
+        """
+        is_member = "TRAINING_ROLE" in request["environment"] or COORDINATOR in request["words"]
+        starts = self._starters and not is_member
+        asks = json.dumps({**request, "starts": starts, "modules": self._modules}).encode()
         with self._one_at_a_time:
             if self._line is None:
                 self._line = self._open_line()
-            is_member = (
-                "TRAINING_ROLE" in request["environment"] or COORDINATOR in request["words"]
-            )
-            starts = self._starters and not is_member
-            asks = json.dumps({**request, "starts": starts, "modules": self._modules}).encode()
-            socket.send_fds(self._line, [asks], streams)
-            answer = self._line.recv(MAX_BYTES)
-        if not answer:
+            try:
+                socket.send_fds(self._line, [asks], streams)
+                answer = self._line.recv(MAX_BYTES)
+            except OSError:
+                if self._is_needed:
+                    raise
+                self._line.close()  # an answer that comes too late finds nobody
+                return REFUSED
+        if not answer and self._is_needed:
             msg = "the prepared process ended"
             raise OSError(msg)
-        return int(answer)
+        return int(answer or REFUSED)
 
 
 def _asked(

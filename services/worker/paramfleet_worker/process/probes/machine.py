@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from paramfleet_shared.system.open_files import raise_open_files
+from paramfleet_shared.tables.kernels.basics.folders import UnsafeKernelsError
 from paramfleet_shared.tables.kernels.basics.readiness import is_cold, kernel_folders
 from paramfleet_worker.core.doctor.facts import DiskFacts, MachineFacts, TorchFacts
 
@@ -30,7 +31,9 @@ def look_at_machine() -> MachineFacts:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = _first_number(_LIMITS)
     is_container_limit = limit is not None and limit < total
-    folder = next((each for each in kernel_folders() if _can_write(each)), None)
+    folder = None
+    with contextlib.suppress(UnsafeKernelsError):  # which ``--security`` tells
+        folder = next((each for each in kernel_folders() if _can_write(each)), None)
     return MachineFacts(
         python=platform.python_version(),
         open_files=raise_open_files(),  # as members do

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from paramfleet_shared.tables.disk.access.threads import Threads
 from paramfleet_shared.tables.disk.access.transfers import Arena
 
 __all__ = ["Buffers"]
@@ -13,9 +14,11 @@ class Buffers:
 
     looked_up: Arena = field(default_factory=Arena)
     """For pages in which keys are looked up."""
-    loaded: Arena = field(default_factory=Arena)
-    """For pages that are replaced."""
+    loaded: tuple[Arena, Arena] = field(default_factory=lambda: (Arena(), Arena()))
+    """For pages that are replaced, and for those that are read meanwhile."""
     made: Arena = field(default_factory=Arena)
     """For those that replace them."""
     logged: Arena = field(default_factory=Arena)
     """For parts of the log."""
+    threads: Threads = field(default_factory=Threads)
+    """That transfer, where there is no ring."""

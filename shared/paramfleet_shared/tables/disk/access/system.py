@@ -20,13 +20,16 @@ from paramfleet_shared.tables.disk.errors import (
     TierInUseError,
 )
 
-__all__ = ["Buffer", "ScratchSystem", "System", "lock_folder", "write_error"]
+__all__ = ["Buffer", "ScratchSystem", "System", "lock_folder", "open_error", "write_error"]
 
 Buffer = bytes | memoryview
 
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE}
+"""A disk, a user's share of it, or a list of open files is full: there may be room later."""
 _NO_WAY = {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}
 _DIRECT = getattr(os, "O_DIRECT", 0)
+_OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+"""A link in its place isn't followed: who can write to a folder above may have put it there."""
 
 
 def write_error(path: Path, error: OSError, *, is_whole: bool) -> FleetError:
@@ -38,9 +41,17 @@ def write_error(path: Path, error: OSError, *, is_whole: bool) -> FleetError:
         is_whole: Whether all that was acknowledged is there as if the write hadn't been tried.
     """
     reason = os.strerror(error.errno) if error.errno else str(error)
-    if is_whole and error.errno in _FULL:
+    if is_whole and error.errno in _NO_ROOM:
         return TierFullError(path=str(path), reason=reason)
     return TierFailedError(path=str(path), reason=reason)
+
+
+def open_error(folder: Path, error: OSError) -> FleetError:
+    """Return the error of a folder that can't be opened; nothing was changed."""
+    reason = error.strerror or str(error)
+    if error.errno in _NO_ROOM:
+        return TierFullError(path=str(folder), reason=reason)
+    return TierFolderError(path=str(folder), reason=reason)
 
 
 def lock_folder(folder: Path) -> int:
@@ -49,12 +60,14 @@ def lock_folder(folder: Path) -> int:
     Raises:
         TierInUseError: if another one holds it.
         TierFolderError: if it can't be made or written.
+        TierFullError: if there is no room for it.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = os.open(folder / "lock", _OPEN, 0o600)
     except OSError as error:
-        raise TierFolderError(path=str(folder), reason=str(error.strerror)) from error
+        failure = open_error(folder, error)
+        raise failure from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -78,14 +91,13 @@ class System:
         Raises:
             OSError: if the system refuses.
         """
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         if direct and _DIRECT:
             try:
-                return os.open(path, flags | _DIRECT, 0o600), True
+                return os.open(path, _OPEN | _DIRECT, 0o600), True
             except OSError as error:
                 if error.errno not in _NO_WAY:
                     raise
-        file = os.open(path, flags, 0o600)
+        file = os.open(path, _OPEN, 0o600)
         if direct and hasattr(os, "posix_fadvise"):
             os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
         return file, False

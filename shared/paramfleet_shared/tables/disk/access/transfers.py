@@ -11,12 +11,12 @@ import mmap
 import os
 import platform
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from paramfleet_shared.tables.disk.access.threads import Shared, Threads
 from paramfleet_shared.tables.disk.kernels.transfers import (
     SETUP,
     Extents,
@@ -27,6 +27,9 @@ from paramfleet_shared.tables.disk.kernels.transfers import (
     transfer_in_turn,
 )
 
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
 __all__ = ["Arena", "Engine", "Transfers"]
 
 Engine = Literal["auto", "ring", "threads"]
@@ -35,8 +38,6 @@ DEPTH = 64
 """Reads at once through a ring: more gain little and wait longer."""
 
 _ENTRIES = 2 * DEPTH
-
-THREADS = 16
 
 _ONE_ISSUER, _COMPLETES_IN_ENTER = 1 << 12, 1 << 13
 _ENTRIES_OFFSET = 0x10000000
@@ -141,8 +142,8 @@ class _Begun(NamedTuple):
     """So many of the ring."""
     flying: int
     """And so many of them has the system."""
-    tasks: list[Future[None]]
-    """Of the threads."""
+    shared: Shared | None
+    """With threads."""
 
 
 class Transfers:
@@ -151,17 +152,25 @@ class Transfers:
     Args:
         engine: ``auto`` takes a ring where the system allows it, else threads.
         may_begin: Whether ``begin`` is called: its reads may be waited for on another thread.
+        threads: Of all that have them together; None for some of its own.
 
     Raises:
         OSError: if ``engine`` is ``ring`` and there can't be one.
     """
 
-    def __init__(self, engine: Engine = "auto", *, may_begin: bool = False) -> None:
+    def __init__(
+        self,
+        engine: Engine = "auto",
+        *,
+        may_begin: bool = False,
+        threads: Threads | None = None,
+    ) -> None:
         self.reason = ""
         """Why there is no ring, if it was wanted."""
         self._ring: _Ring | None = None
         self._may_begin = may_begin
         self._thread = threading.get_native_id()
+        self._threads = Threads() if threads is None else threads
         self._pool: ThreadPoolExecutor | None = None
         self._begun: _Begun | None = None
         if engine != "threads":
@@ -212,13 +221,13 @@ class Transfers:
         assert self._may_begin
         assert self._begun is None, "one after the other"
         extents = Extents(offsets, sizes, addresses, np.zeros(offsets.size, np.uint8))
-        asked, flying, tasks = 0, 0, []
+        asked, flying, shared = 0, 0, None
         if self._ring is None:
-            tasks = self._tasks(file, extents, write=False)
+            shared = self._share(file, extents, write=False)
         elif offsets.size <= _ENTRIES:  # else they are read when somebody waits for them
             asked = offsets.size
             flying = begin_by_ring(self._ring.arrays, file, extents)
-        self._begun = _Begun(file, extents, asked, flying, tasks)
+        self._begun = _Begun(file, extents, asked, flying, shared)
 
     def finish(self) -> None:
         """Wait for what was begun; pass if nothing was.
@@ -228,20 +237,24 @@ class Transfers:
         """
         begun = self._wait()
         if begun is not None:
-            if not begun.asked and not begun.tasks and begun.extents.offsets.size:
+            if not begun.asked and begun.shared is None and begun.extents.offsets.size:
                 offsets, sizes, addresses, _ = begun.extents
                 self.run(begun.file, offsets, sizes, addresses)
                 return
             for number in np.flatnonzero(begun.extents.done == 0).tolist():
                 _again(begun.file, begun.extents, number, write=False)
 
+    def forget(self) -> None:
+        """Wait for what was begun, and forget it; pass if nothing was."""
+        self._wait()
+
     def _wait(self) -> _Begun | None:
         """Return what was begun, when nothing of it is under way any more."""
         begun, self._begun = self._begun, None
         if begun is None:
             return None
-        for task in begun.tasks:
-            task.result()
+        if begun.shared is not None:
+            begun.shared.wait()
         if begun.asked:
             assert self._ring is not None, "it was asked"
             broke = await_ring(self._ring.arrays, begun.extents, begun.flying)
@@ -255,9 +268,7 @@ class Transfers:
         if self._ring is not None:
             os.close(self._ring.fd)
             self._ring = None
-        if self._pool is not None:
-            self._pool.shutdown()
-            self._pool = None
+        self._pool = None
 
     def _by_ring(self, file: int, extents: Extents, *, write: bool) -> None:
         is_own = self._thread == threading.get_native_id()
@@ -280,22 +291,18 @@ class Transfers:
         self._ring, self.reason = None, reason
 
     def _by_threads(self, file: int, extents: Extents, *, write: bool) -> None:
-        num = min(THREADS, extents.offsets.size)
-        if num <= 1:
+        if extents.offsets.size <= 1:
             transfer_in_turn(file, extents, 0, 1, write)
-            return
-        for task in self._tasks(file, extents, write=write):
-            task.result()
+        else:
+            self._share(file, extents, write=write).wait()
 
-    def _tasks(self, file: int, extents: Extents, *, write: bool) -> list[Future[None]]:
+    def _share(self, file: int, extents: Extents, *, write: bool) -> Shared:
         """Have threads transfer extents."""
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(THREADS, "paramfleet-tier")
-        num = min(THREADS, extents.offsets.size)
-        return [
-            self._pool.submit(transfer_in_turn, file, extents, first, num, write)
-            for first in range(num)
-        ]
+            self._pool = self._threads.get()
+        shared = Shared(file, extents, write=write)
+        shared.start(self._pool)
+        return shared
 
 
 def _again(file: int, extents: Extents, number: int, *, write: bool) -> None:

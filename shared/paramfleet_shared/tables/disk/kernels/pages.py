@@ -39,6 +39,7 @@ __all__ = [
     "page_of",
     "pages_of",
     "seal",
+    "within",
     "write_empty",
 ]
 
@@ -95,6 +96,31 @@ def pages_of(
     """Put the page of each key to ``out``; ``shape`` = (groups, pages)."""
     for i in range(keys.size):
         out[i] = page_of(mix(keys[i] ^ form.salt), shape[0], shape[1])
+
+
+@kernel
+def within(
+    keys: NDArray[np.uint64],
+    salt: np.uint64,
+    numbers: tuple[int, int, int],
+    out: NDArray[np.int64],
+) -> int:
+    """Put to ``out`` which keys have hashes that end with some numbers; return how many.
+
+    Args:
+        keys: uint64 [n].
+        salt: Of the tier.
+        numbers: The last bits of a hash, as a mask; the first number, and that behind the last.
+        out: int64 [n].
+    """
+    mask, first, last = numbers
+    num = 0
+    for i in range(keys.size):
+        number = np.int64(mix(keys[i] ^ salt)) & mask
+        if first <= number < last:
+            out[num] = i
+            num += 1
+    return num
 
 
 @inlined

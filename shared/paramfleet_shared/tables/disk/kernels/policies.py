@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from paramfleet_shared.tables.kernels.basics.compiled import inlined, kernel
 from paramfleet_shared.tables.kernels.basics.hashing import mix
 
-__all__ = ["LINES", "MOST_COUNT", "count_seen", "counts_of", "halve", "sweep_hand"]
+__all__ = ["LINES", "MOST_COUNT", "counts_of", "halve", "note_used", "sweep_hand"]
 
 LINES = 4
 """Of a sketch."""
@@ -46,14 +46,54 @@ def _place(key: Any, line: Any, width: Any) -> Any:
     return np.int64(mix(key + np.uint64(line + 1) * _STEP) & np.uint64(width - 1))
 
 
+@inlined
+def _count(sketch: Any, key: Any) -> None:
+    """Count a key, up to ``MOST_COUNT``."""
+    for line in range(LINES):
+        at = _place(key, line, sketch.shape[1])
+        if sketch[line, at] < MOST_COUNT:
+            sketch[line, at] += 1
+
+
 @kernel
-def count_seen(sketch: NDArray[np.uint8], keys: NDArray[np.uint64]) -> None:
-    """Count keys in a sketch, uint8 [LINES, a power of 2], up to ``MOST_COUNT``."""
+def note_used(
+    keys: NDArray[np.uint64],
+    slots: NDArray[np.int64],
+    bits: NDArray[np.uint8],
+    sketch: NDArray[np.uint8],
+    flags: tuple[NDArray[np.uint8], int],
+    missing: NDArray[np.uint64],
+) -> tuple[int, int]:
+    """Note rows that are used.
+
+    A row is counted when its bit isn't set: as often as the hand finds it used, about. The
+    most used ones, which are most of a call, cost little then.
+
+    Args:
+        keys: Of the rows.
+        slots: Of the rows; -1 of one that isn't in memory.
+        bits: Which slots were touched since the hand came by; set.
+        sketch: [LINES, a power of 2]
+        flags: Of the slots; and which of their bits stay.
+        missing: Gets the keys that aren't in memory.
+
+    Returns:
+        How many aren't in memory, and how many were counted.
+    """
+    num, counted = 0, 0
     for i in range(keys.size):
-        for line in range(LINES):
-            at = _place(keys[i], line, sketch.shape[1])
-            if sketch[line, at] < MOST_COUNT:
-                sketch[line, at] += 1
+        slot = slots[i]
+        if slot < 0:
+            missing[num] = keys[i]
+            num += 1
+        else:
+            flags[0][slot] &= np.uint8(flags[1])
+            if bits[slot]:
+                continue
+            bits[slot] = 1
+        counted += 1
+        _count(sketch, keys[i])
+    return num, counted
 
 
 @kernel

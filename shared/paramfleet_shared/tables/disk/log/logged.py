@@ -1,61 +1,100 @@
 """Which keys are in the log, and where their newest rows are."""
 
+import secrets
+
 import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_shared.tables.disk.access.transfers import Arena, Transfers
 from paramfleet_shared.tables.disk.errors import TierReadError
 from paramfleet_shared.tables.disk.kernels.copying import copy_rows
+from paramfleet_shared.tables.disk.kernels.logging import (
+    find_entries,
+    newest_entries,
+    note_entries,
+)
 from paramfleet_shared.tables.disk.kernels.pages import make_runs
 from paramfleet_shared.tables.disk.log.segments import PUT, Segment
-from paramfleet_shared.tables.memory.slot_index import SlotIndex
+from paramfleet_shared.tables.kernels.basics.compiled import as_input
 
-__all__ = ["GONE", "KEY_BYTES", "UNKNOWN", "Logged", "read_logged"]
+__all__ = ["GONE", "KEY_BYTES", "RECORD_BYTES", "UNKNOWN", "Logged", "read_logged"]
 
 UNKNOWN, GONE = -1, -2
 """As the place of a key: the log doesn't name it, or says that it was removed."""
 
-KEY_BYTES = 48
-"""What a key takes in memory, at most: 8 in the list of ids, 8 for its place, and its part of
-the index's lines, which are 0.35 full at least."""
+KEY_BYTES = 14
+"""What an entry takes in memory where the log is full: its key, and 4/3 slots of the table."""
+
+RECORD_BYTES = 16
+"""What a record takes beside its entries."""
+
+_SLOTS, _ENTRIES = 4, 3
+"""Slots of the hash table for so many entries, at least."""
+_FIRST_ENTRIES = 1 << 10
+_FIRST_RECORDS = 1 << 4
 
 _OFFSET_BITS = 40
 _OFFSET_MASK = (1 << _OFFSET_BITS) - 1
-_FIRST_BYTES = 1 << 16
 _BLOCK_BITS = 12
-_BLOCK = 1 << _BLOCK_BITS
 _GAP, _RUN = 8, 64
 """Blocks of 4 KiB that may lie between two rows of one read, and blocks of a read."""
 _CHUNK_BYTES = 8 << 20
 
 
 class Logged:
-    """The keys of some segments."""
+    """The keys of some segments. An entry is a key of a record; the newest of a key counts.
 
-    def __init__(self) -> None:
+    n = keys of a call.
+
+    Args:
+        most: Entries for which memory is expected to be used: no more than that is taken
+            until there are more.
+    """
+
+    def __init__(self, most: int = _FIRST_ENTRIES) -> None:
         self.segments: list[Segment] = []
-        self._index = SlotIndex(table="the log of a tier on disk")
-        self._places = np.empty(_FIRST_BYTES // 8, np.int64)
-
-    @property
-    def num_keys(self) -> int:
-        """Return how many keys there are, removed ones among them."""
-        return self._index.num_rows
+        self.num_keys = 0
+        """How many keys there are, removed ones among them."""
+        self.num_entries = 0
+        self._most = most
+        self._salt = np.uint64(secrets.randbits(64))
+        self._keys = np.empty(0, np.uint64)
+        self._table = np.zeros(1, np.uint32)
+        self._num_records = 0
+        self._records = np.empty((2, _FIRST_RECORDS), np.int64)
+        """Of each its first entry, and the place of that, or ``GONE``."""
+        self._row_bytes = 0
 
     @property
     def num_bytes(self) -> int:
         """Return the memory in use."""
-        return self._index.num_bytes + self._places.nbytes
+        return self._keys.nbytes + self._table.nbytes + self._records.nbytes
+
+    @property
+    def num_full_bytes(self) -> int:
+        """Return what the entries take, without what is kept free for others."""
+        return self.num_entries * KEY_BYTES + self._num_records * RECORD_BYTES
 
     @property
     def keys(self) -> NDArray[np.uint64]:
-        """Return all keys, each once: uint64 [n], a view."""
-        return self._index.ids().view(np.uint64)
+        """Return the key of each entry: uint64 [num_entries], a view."""
+        return self._keys[: self.num_entries]
 
-    @property
-    def places(self) -> NDArray[np.int64]:
-        """Return the place of each of ``keys``, or ``GONE``."""
-        return self._places[: self.num_keys]
+    def is_newest(self) -> NDArray[np.bool_]:
+        """Return which entries count: bool [num_entries]."""
+        newest = np.ones(self.num_entries, np.bool_)
+        if self.num_keys < self.num_entries:
+            newest_entries(self._table, self._keys, self._salt, newest)
+        return newest
+
+    def places_of(self, entries: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the place of each entry, or ``GONE``: int64 [n]."""
+        firsts, places = self._records[:, : self._num_records]
+        record = np.searchsorted(firsts, entries, side="right") - 1
+        found: NDArray[np.int64] = places[record]
+        is_put = found != GONE
+        found[is_put] += self._row_bytes * (entries - firsts[record])[is_put]
+        return found
 
     def note(self, kind: int, keys: NDArray[np.uint64], where: tuple[int, int, int]) -> None:
         """Take a record.
@@ -64,33 +103,44 @@ class Logged:
             kind: ``PUT`` or ``REMOVE``.
             keys: uint64 [n]; of a key that is there twice, the last row counts.
             where: Number of the segment, offset of the first row, bytes of each.
-
-        Raises:
-            CapacityError: if there are too many keys.
         """
-        slots = self._index.find(keys.view(np.int64), create=True)
-        if self.num_keys > self._places.size:
-            places = np.empty(max(self.num_keys, 2 * self._places.size), np.int64)
-            places[: self._places.size] = self._places
-            self._places = places
-        segment, offset, row_bytes = where
-        if kind == PUT:
-            first = (segment << _OFFSET_BITS) + offset
-            self._places[slots] = first + row_bytes * np.arange(keys.size)
-        else:
-            self._places[slots] = GONE
+        segment, offset, self._row_bytes = where
+        first, last = self.num_entries, self.num_entries + keys.size
+        if last > self._keys.size:
+            self._reserve(last)
+        self._keys[first:last] = keys
+        self.num_keys += note_entries(self._table, self._keys, self._salt, first, last)
+        self.num_entries = last
+        number, room = self._num_records, self._records.shape[1]
+        if number == room:
+            self._records = np.concatenate([self._records, np.empty_like(self._records)], 1)
+        place = (segment << _OFFSET_BITS) + offset if kind == PUT else GONE
+        self._records[:, number] = first, place
+        self._num_records += 1
 
-    def slots_of(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Return where in ``keys`` and ``places`` each key is, -1 for nowhere: int64 [n]."""
-        return self._index.find(keys.view(np.int64), create=False)
+    def _reserve(self, num: int) -> None:
+        """Have memory for so many entries."""
+        doubled = max(num, 2 * self._keys.size, _FIRST_ENTRIES)
+        most = doubled if num > self._most else min(self._most, doubled)
+        keys = np.empty(most, np.uint64)
+        keys[: self.num_entries] = self.keys
+        self._keys = keys
+        self._table = np.zeros(_SLOTS * most // _ENTRIES + 1, np.uint32)
+        note_entries(self._table, keys, self._salt, 0, self.num_entries)
+
+    def entries_of(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Return the newest entry of each key, -1 for none: int64 [n]."""
+        entries = np.empty(keys.size, np.int64)
+        find_entries(self._table, self._keys, self._salt, as_input(keys, np.uint64), entries)
+        return entries
 
     def find(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Return the place of each key, ``GONE`` or ``UNKNOWN``: int64 [n]."""
-        if not self.num_keys:
-            return np.full(keys.size, UNKNOWN)
-        slots = self.slots_of(keys)
-        places: NDArray[np.int64] = self._places[slots]
-        places[slots < 0] = UNKNOWN
+        places = np.full(keys.size, UNKNOWN)
+        if self.num_keys:
+            entries = self.entries_of(keys)
+            known = entries >= 0
+            places[known] = self.places_of(entries[known])
         return places
 
 

@@ -14,17 +14,21 @@ from paramfleet_shared.tables.disk.errors import TierDamagedError
 from paramfleet_shared.tables.disk.log.logged import (
     GONE,
     KEY_BYTES,
+    RECORD_BYTES,
     UNKNOWN,
     Logged,
     read_logged,
 )
-from paramfleet_shared.tables.disk.log.segments import Segment, segments_in
+from paramfleet_shared.tables.disk.log.segments import PUT, Segment, segments_in
 from paramfleet_shared.tables.disk.merging import Source
 from paramfleet_shared.tables.disk.pages.header import TierState
 
 __all__ = ["WriteAhead"]
 
-_LEAST_KEYS = 1 << 10
+_LEAST_ENTRIES = 1 << 10
+
+_BEGINS_AT = 0.9
+"""A merge is wanted when so much of the memory for a part is full."""
 _REST_ROWS = 1 << 16
 """Rows of a piece of those that are on no page."""
 
@@ -59,7 +63,8 @@ class WriteAhead:
         self._by = (transfers, arena)
         self.pitch = state.row_bytes // 4
         self.failure: FleetError | None = None
-        self._max_keys = max(_LEAST_KEYS, memory_bytes // 2 // KEY_BYTES)
+        self._part_bytes = max(_LEAST_ENTRIES * KEY_BYTES, memory_bytes * 2 // 3)
+        """For the growing part; half of it while there is a frozen one."""
         self.parts: list[Logged] = []
         """The part that grows, and the frozen one if there is one: the newest first."""
         self._merged = state.merged
@@ -75,14 +80,19 @@ class WriteAhead:
         return sum(segment.end for part in self.parts for segment in part.segments)
 
     @property
-    def most_keys(self) -> int:
-        """Return how many keys both parts have at most, unless one call brings more."""
-        return 2 * self._max_keys
+    def _most_entries(self) -> int:
+        """Return how many entries a part has at most, unless one call brings more."""
+        return self._part_bytes // KEY_BYTES
 
     @property
-    def is_half_full(self) -> bool:
+    def entries_meanwhile(self) -> int:
+        """Return how many entries may come while a part is merged."""
+        return self._most_entries // 2
+
+    @property
+    def is_nearly_full(self) -> bool:
         """Return whether it is time to merge what the growing part has."""
-        return 2 * self.parts[0].num_keys >= self._max_keys
+        return self.parts[0].num_full_bytes >= _BEGINS_AT * self._part_bytes
 
     @property
     def frozen_until(self) -> int:
@@ -91,8 +101,9 @@ class WriteAhead:
 
     def has_room(self, num_keys: int) -> bool:
         """Return whether so many keys may come. To a part without any, any number may."""
-        have = self.parts[0].num_keys
-        return not have or have + num_keys <= self._max_keys
+        have = self.parts[0].num_full_bytes
+        limit = self._part_bytes if len(self.parts) == 1 else self._part_bytes // 2
+        return not have or have + num_keys * KEY_BYTES + RECORD_BYTES <= limit
 
     def append(
         self, kind: int, keys: NDArray[np.uint64], rows: NDArray[np.uint32] | None
@@ -105,8 +116,10 @@ class WriteAhead:
         """
         part = self.parts[0]
         segment = part.segments[-1]
-        with self._remembering():
-            offset = segment.append(kind, keys, rows)
+        offset = 0
+        if kind == PUT or self._system.survives:  # else nobody reads that a row is gone
+            with self._remembering():
+                offset = segment.append(kind, keys, rows)
         part.note(kind, keys, (segment.number, offset, 4 * self.pitch))
 
     def sync(self) -> None:
@@ -126,7 +139,7 @@ class WriteAhead:
             TierFullError: if there is no room for a new segment; nothing was changed.
             TierFailedError: if the system refuses.
         """
-        if len(self.parts) == 1 and self.parts[0].num_keys:
+        if len(self.parts) == 1 and self.parts[0].num_entries:
             self.sync()
             number = self.parts[0].segments[-1].number + 1
             with self._remembering():
@@ -179,10 +192,12 @@ class WriteAhead:
         stays = np.ones(keys.size, np.bool_)
         rest = np.arange(keys.size)
         for part, mask in zip(self.parts, unseen, strict=True):
-            slots = part.slots_of(keys[rest])
-            known = slots >= 0
-            mask[slots[known]] = False
-            places, at = part.places[slots[known]], rest[known]
+            if not part.num_entries:
+                continue
+            entries = part.entries_of(keys[rest])
+            known = entries >= 0
+            mask[entries[known]] = False
+            places, at = part.places_of(entries[known]), rest[known]
             is_put = places != GONE
             self.read(part, places[is_put], at[is_put], rows)
             stays[at[~is_put]] = False
@@ -202,13 +217,14 @@ class WriteAhead:
         """
         newer: list[Logged] = []
         for part, mask in zip(self.parts, unseen, strict=True):
-            numbers = np.flatnonzero(mask & (part.places != GONE))
+            numbers = np.flatnonzero(mask)
+            numbers = numbers[part.places_of(numbers) != GONE]
             for each in newer:
                 numbers = numbers[each.find(part.keys[numbers]) == UNKNOWN]
             for first in range(0, numbers.size, _REST_ROWS):
                 some = numbers[first : first + _REST_ROWS]
                 rows = np.empty((some.size, self.pitch), np.uint32)
-                self.read(part, part.places[some], np.arange(some.size), rows)
+                self.read(part, part.places_of(some), np.arange(some.size), rows)
                 yield part.keys[some], rows
             newer.append(part)
 
@@ -241,7 +257,7 @@ class WriteAhead:
             TierFullError: if there is no room.
             TierFailedError: if the system refuses.
         """
-        part = Logged()
+        part = Logged(self._most_entries)
         try:
             segment = Segment(self._folder, number, state, self._system)
         except OSError as error:
@@ -276,7 +292,7 @@ class WriteAhead:
         if not left:
             self.parts.append(self._new_part(state.merged + 1, state))
             return
-        part = Logged()
+        part = Logged(self._most_entries)
         for number in left:
             segment = Segment(self._folder, number, state, self._system)
             self._opened.append(segment)
@@ -293,7 +309,12 @@ class _Frozen:
     def __init__(self, log: WriteAhead, part: Logged) -> None:
         self._log, self._part = log, part
         self.keys = part.keys
-        self.is_put: NDArray[np.bool_] = part.places != GONE
+        self.numbers = np.flatnonzero(part.is_newest()).astype(np.uint32)
+
+    def is_put(self, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which of ``keys[numbers]`` were put."""
+        put: NDArray[np.bool_] = self._part.places_of(numbers) != GONE
+        return put
 
     def load(self, numbers: NDArray[np.int64]) -> NDArray[np.uint32]:
         """Return some of the rows: those of ``keys[numbers]``.
@@ -302,6 +323,6 @@ class _Frozen:
             TierReadError: if they can't be read.
         """
         rows = np.empty((numbers.size, self._log.pitch), np.uint32)
-        places = self._part.places[numbers]
+        places = self._part.places_of(numbers)
         self._log.read(self._part, places, np.arange(numbers.size), rows)
         return rows

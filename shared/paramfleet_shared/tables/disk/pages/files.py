@@ -137,6 +137,11 @@ class PageFiles:
             stack.pop_all()
 
     @property
+    def survives(self) -> bool:
+        """Return whether pages must be there after a crash: then a batch waits for the disk."""
+        return self._system.survives
+
+    @property
     def num_bytes(self) -> int:
         """Return how long the files are."""
         return sum(os.fstat(file).st_size for file in self._files)

@@ -65,13 +65,16 @@ class Reader:
 
     Args:
         files: Where they are.
+        arena: Where they are read to; None for memory of its own.
     """
 
-    def __init__(self, files: PageFiles) -> None:
+    def __init__(self, files: PageFiles, arena: Arena | None = None) -> None:
         self._files = files
         has_ring = files.transfers.engine == "ring"
-        self._transfers = Transfers("auto" if has_ring else "threads", may_begin=True)
-        self._arena = Arena()
+        self._transfers = Transfers(
+            "auto" if has_ring else "threads", may_begin=True, threads=files.buffers.threads
+        )
+        self._arena = Arena() if arena is None else arena
         self._numbers = self._extra = np.empty(0, np.int64)
         files.helpers.add(self)
 
@@ -109,6 +112,10 @@ class Reader:
         files.end_read(files.overflow, self._extra, self._by, num)
         extra = _following(files, self._arena, num, num + self._extra.size)
         return _whole(files, self._arena, self._numbers, self._extra, extra)
+
+    def forget(self) -> None:
+        """Wait for what is under way, and forget it."""
+        self._transfers.forget()
 
     def close(self) -> None:
         """Wait for what is under way, so that nothing is read to memory of others."""

@@ -123,7 +123,8 @@ class _Behind:
         """
         if self._transfers is None:  # here: a ring is its thread's own
             has_ring = self._files.transfers.engine == "ring"
-            self._transfers = Transfers("auto" if has_ring else "threads")
+            threads = self._files.buffers.threads
+            self._transfers = Transfers("auto" if has_ring else "threads", threads=threads)
         self._pages.commit(made, self._transfers)
 
     def wait(self) -> None:

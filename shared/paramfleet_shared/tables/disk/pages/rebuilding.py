@@ -1,6 +1,7 @@
 """Pages replaced by others that have what changed, one batch after the other."""
 
 import heapq
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -19,13 +20,16 @@ from paramfleet_shared.tables.disk.kernels.rebuilding import (
 from paramfleet_shared.tables.disk.pages.files import Batch, PageFiles
 from paramfleet_shared.tables.disk.pages.geometry import Geometry, Regrouping
 from paramfleet_shared.tables.disk.pages.header import TierState
-from paramfleet_shared.tables.disk.pages.loading import Loaded, Loader
+from paramfleet_shared.tables.disk.pages.loading import Loaded, Loader, Reader
 from paramfleet_shared.tables.disk.pages.lookups import spans
 
 __all__ = ["BATCH_BYTES", "Hold", "Made", "Pages", "no_changes"]
 
 BATCH_BYTES = 16 << 20
 """Of pages that are replaced at once."""
+
+_PARTS = 4
+"""Of these, where a part waits for nothing and is read while another is written."""
 
 
 def no_changes(pitch: int) -> Changes:
@@ -69,7 +73,8 @@ class Pages:
 
     def __init__(self, files: PageFiles) -> None:
         self._files = files
-        self._loader = Loader(files, files.buffers.loaded)
+        self._loader = Loader(files, files.buffers.loaded[0])
+        self._readers: tuple[Reader, Reader] | None = None
         self._none = no_changes(files.form.pitch)
         self._free = self._find_free()
         """A heap of overflow pages that nobody uses."""
@@ -117,12 +122,17 @@ class Pages:
         """
         return self._loader.load(numbers)
 
-    def change(self, numbers: NDArray[np.int64], changes: Changes) -> None:
+    def change(
+        self, numbers: NDArray[np.int64], changes_of: Callable[[NDArray[np.int64]], Changes]
+    ) -> None:
         """Change rows of some pages.
+
+        Where a batch waits for nothing, these are some batches: pages are read while others
+        are made and written.
 
         Args:
             numbers: int64 [n], sorted, each once.
-            changes: Of keys of these pages.
+            changes_of: Returns the changes of keys of some of these pages, sorted.
 
         Raises:
             TierReadError: if the system refuses to read.
@@ -130,7 +140,29 @@ class Pages:
             TierFullError: if there is no room; nothing was changed.
             TierFailedError: if the system refuses to write.
         """
-        self._replace(numbers, numbers, self._files.state.geometry, changes)
+        geometry = self._files.state.geometry
+        num_parts = 1 if self._files.survives else _PARTS
+        if numbers.size < num_parts:
+            self._replace(numbers, numbers, geometry, changes_of(numbers))
+            return
+        parts = np.array_split(numbers, num_parts)
+        if self._readers is None:
+            first, second = self._files.buffers.loaded
+            self._readers = Reader(self._files, first), Reader(self._files, second)
+        readers = self._readers
+        readers[0].begin(parts[0])
+        try:
+            for at, part in enumerate(parts):
+                reader = readers[at % 2]
+                reader.go_on()
+                if part is not parts[-1]:
+                    readers[1 - at % 2].begin(parts[at + 1])
+                changes = changes_of(part)
+                loaded = reader.loaded()
+                self.commit(self.make(loaded, (part, geometry), changes, self.present))
+        finally:
+            for reader in readers:
+                reader.forget()
 
     def regroup(self, step: Regrouping) -> None:
         """Expand or contract groups.

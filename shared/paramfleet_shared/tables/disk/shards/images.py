@@ -22,7 +22,8 @@ from paramfleet_shared.tables.disk.pages.rebuilding import Hold
 from paramfleet_shared.tables.disk.parts import PAGE_PLACES
 from paramfleet_shared.tables.disk.tier import DiskTier
 from paramfleet_shared.tables.memory.image import IndexCounts, ShardImage
-from paramfleet_shared.tables.memory.slot_index import Growth, SlotIndex, distinct
+from paramfleet_shared.tables.memory.slot_index import Growth, SlotIndex
+from paramfleet_shared.values.sorting import each_once
 
 __all__ = ["Source", "TieredImage", "TieredPages"]
 
@@ -86,7 +87,7 @@ class TieredImage(ShardImage):
     ) -> None:
         width = source.width
         super().__init__(0, width, source.growth, source.counts)
-        self._known = distinct(known)
+        self._known = each_once(known)
         self._pages = pages
         self._look = source.look
         self._keeps = keeps

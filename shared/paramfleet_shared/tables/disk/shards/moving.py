@@ -5,6 +5,8 @@ old, and counts no more. n = rows of a call, pitch = words of a row.
 """
 
 import contextlib
+import logging
+import secrets
 import shutil
 import weakref
 from collections.abc import Callable
@@ -14,8 +16,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from paramfleet_shared.errors import FleetError
 from paramfleet_shared.tables.disk.access.system import ScratchSystem
-from paramfleet_shared.tables.disk.errors import TierFullError
+from paramfleet_shared.tables.disk.errors import TierFullError, TierLeaveError, TierReadError
+from paramfleet_shared.tables.disk.pages.ranges import KeyRange, place_after
+from paramfleet_shared.tables.disk.shards.absent import AbsentKeys
+from paramfleet_shared.tables.disk.shards.fetched import FetchedRows
 from paramfleet_shared.tables.disk.shards.residency import WINDOW_SHARE, Residency
 from paramfleet_shared.tables.disk.stats import TierOptions
 from paramfleet_shared.tables.disk.tier import DiskTier
@@ -23,9 +29,10 @@ from paramfleet_shared.tables.kernels.basics.compiled import as_input
 from paramfleet_shared.tables.kernels.rows import gather, scatter
 from paramfleet_shared.tables.memory.budget import MemoryBudget
 from paramfleet_shared.tables.memory.reservation import reserve
-from paramfleet_shared.tables.memory.slot_index import SlotIndex, distinct
-from paramfleet_shared.tables.rows.cold import ColdRows
+from paramfleet_shared.tables.memory.slot_index import SlotIndex
+from paramfleet_shared.tables.rows.cold import ColdRows, Fetch
 from paramfleet_shared.tables.rows.layout import RowLayout
+from paramfleet_shared.values.sorting import each_once
 
 __all__ = [
     "BESIDE_BYTES",
@@ -36,18 +43,24 @@ __all__ = [
     "TieredOptions",
 ]
 
+log = logging.getLogger(__name__)
+
 BESIDE_BYTES = 16
 """What is known of a row in memory: where it is among the others, and whether it changed."""
 
 _SLACK = 64
 """A part of one in so many of the rows in memory leaves at once, so that puts are large."""
 
-LOG_SHARE = 16
-"""A part of one in so many of the budget is for the keys in the log."""
+LOG_SHARE = 8
+"""A part of one in so many of the budget is for the keys in the log: the more of them are
+merged at once, the more a page gets when it is written."""
 MOST_LOG_BYTES = 128 << 20
 
-_MEMORY_PLACES = 1 << 18
-"""Places of ``valued`` are counted in multiples of this, so that a few more change nothing."""
+_PART_BYTES = 32 << 20
+"""Of rows in a part of all, at most, about."""
+_NUMBER_ROWS = 8
+"""Parts end with one of the numbers that name ranges of keys, for 2 to the power of this of
+rows each, or for a group of pages."""
 
 _ON_DISK, _CLEAN = 1, 2
 """Of a row in memory: the tier has one of its key; and it is the same."""
@@ -101,15 +114,21 @@ class RowMover:
         self._options, self._cold = options, cold
         most = memory.index.max_rows
         self._residency = Residency(most)
+        self._absent = AbsentKeys()
+        self._fetched = FetchedRows(most, cold)
         self._flags = reserve(most, np.uint8)
         """Of each row in memory: ``_ON_DISK``, ``_CLEAN``."""
         self._share = options.budget.share(row_bytes + BESIDE_BYTES)
+        self._share.owner = options.tier.buffers  # one thread uses them, as all that have them
+        self._share.give_up = weakref.WeakMethod(self._let_go)
         self._capacity = (-1, 0)
         """At which change of the budget how many rows might be in memory."""
         self.tier: DiskTier | None = None
         """None as long as all rows have fitted."""
         self._full_until = 0
         """With up to so many rows in memory a disk that was full isn't asked again."""
+        self._salt = secrets.randbits(63)
+        """Of the tier, and of parts of all rows before there is one."""
         self._num_logged = 0
         """Keys that came to the tier's log since it was merged for them."""
 
@@ -134,25 +153,59 @@ class RowMover:
         """
         slots = self._memory.index.find(ids, create=False)
         keys = as_input(ids, np.int64).view(np.uint64)
-        missing = distinct(keys[slots < 0])
-        self._residency.touch(keys, slots)
+        stays = _ON_DISK if changes else _ON_DISK | _CLEAN
+        missing = self._residency.touch(keys, slots, (self._flags, stays))
+        self._fetched.note_used(slots)
         if missing.size and self._cold.rows:
+            missing = each_once(missing)
             self._cold.wanted += missing.size
+            missing = self._absent.others(missing)
             found, rows = tier.read(missing)
-            self._come(missing[found], rows[found])
-            if changes and found.any():
-                slots = self._memory.index.find(ids, create=False)
-        if changes:
-            self._flags[slots[slots >= 0]] &= ~np.uint8(_CLEAN)
+            self._absent.note(missing[~found])
+            self._come(missing[found], rows[found], stays)
 
-    def _come(self, keys: NDArray[np.uint64], rows: NDArray[np.uint32]) -> None:
-        """Put rows that were on disk alone into memory."""
+    def fetch(self, tier: DiskTier, ids: NDArray[np.int64], most: int) -> Fetch:
+        """Read rows of ids that are on disk alone before they are needed; they leave last.
+
+        Args:
+            tier: Where they are.
+            ids: int64 [n]; an id may occur many times.
+            most: Ids that are looked for on disk; those behind them aren't taken.
+
+        Raises:
+            RowShapeError: if ``ids`` are not int64 [n].
+            FleetError: as ``DiskTier.read``.
+        """
+        keys = as_input(ids, np.int64).view(np.uint64)
+        slots = self._memory.index.find(ids, create=False)
+        places = np.flatnonzero(slots < 0)
+        taken = keys.size if places.size <= most else int(places[most])
+        self._residency.touch(keys[:taken], slots[:taken], (self._flags, _ON_DISK | _CLEAN))
+        missing = each_once(keys[places[:most]])
+        if not missing.size or not self._cold.rows:
+            return Fetch(taken)
+        capacity = self._rows_in_memory()
+        self._fetched.age(self._residency.num_entered, capacity)
+        rest, num = self._absent.others(missing), 0
+        while rest.size and (room := self._fetched.room(capacity)):
+            some, rest = rest[:room], rest[room:]  # those without a row take no room
+            self._cold.wanted += some.size
+            found, rows = tier.read(some)
+            self._absent.note(some[~found])
+            self._come(some[found], rows[found], _ON_DISK | _CLEAN)
+            came = self._memory.index.find(some[found].view(np.int64), create=False)
+            self._fetched.note_brought(came, self._residency.num_entered)
+            num += came.size
+        return Fetch(taken, num, int(rest.size))
+
+    def _come(self, keys: NDArray[np.uint64], rows: NDArray[np.uint32], flags: int) -> None:
+        """Put rows that were on disk alone into memory, with flags."""
         if not keys.size:
             return
         slots = self._memory.index.find(keys.view(np.int64), create=True)
         flat, pitch = as_input(rows.view(np.float32), np.float32), self._memory.pitch
         scatter(self._memory.floats, pitch, slots, flat.reshape(-1), (0, pitch))
-        self._flags[slots] = _ON_DISK | _CLEAN
+        self._flags[slots] = flags
         self._residency.enter(slots)
         self._cold.rows -= keys.size
         self._cold.read += keys.size
@@ -160,6 +213,22 @@ class RowMover:
 
     def settle(self) -> None:
         """Let rows leave memory, if there are more than the budget says.
+
+        The call that they were needed for is done: it isn't to be asked for again. Where this
+        shard has grown by much, those of others do so that its thread uses, too.
+
+        Raises:
+            TierLeaveError: if a merge can't read; those that should leave stay.
+            FleetError: as ``DiskTier.put`` otherwise.
+        """
+        try:
+            self._let_go()
+            self._options.budget.ask_others(self._share)
+        except TierReadError as error:
+            raise TierLeaveError(path=error.path, reason=error.reason) from error
+
+    def _let_go(self) -> None:
+        """Let rows of this shard leave memory.
 
         Raises:
             FleetError: as ``DiskTier.put``.
@@ -170,11 +239,21 @@ class RowMover:
                 tier = self.tier = self._opened() if self.tier is None else self.tier
                 self._leave(tier, num - capacity + capacity // _SLACK, capacity)
                 self._full_until = 0
-            except TierFullError:  # they stay, and are tried again when there are more
+            except TierFullError as error:  # they stay, and are tried again when there are more
                 self._cold.full += 1
+                self._warn(error)
                 self._full_until = num + num // _SLACK
         if self.tier is not None and self._num_logged:
             self._merge_for_logged(self.tier)
+
+    def _warn(self, error: TierFullError) -> None:
+        """Log, the first time, that memory grows beyond the budget."""
+        budget = self._options.budget
+        if not budget.is_exceeded:
+            budget.is_exceeded = True
+            remedy = "make room on that disk; until then rows stay in memory, beyond the budget"
+            facts = {"path": error.path, "reason": error.reason, "remedy": remedy}
+            log.warning("rows.disk_full", extra={**facts, "budget_bytes": budget.num_bytes})
 
     def _merge_for_logged(self, tier: DiskTier) -> None:
         """Merge as much as has come to the log: calls that log nothing don't wait for it.
@@ -197,14 +276,17 @@ class RowMover:
             FleetError: as ``DiskTier.put``.
         """
         most_main = int(capacity * (1 - WINDOW_SHARE))
+        self._fetched.age(self._residency.num_entered, capacity)
+        self._residency.keep(self._fetched.waiting)
         slots = self._residency.leaving(num, most_main, self._memory.index.arrays.ids)
         flags = self._flags[slots]
         changed = slots[(flags & _CLEAN) == 0]
         try:
             tier.put(self.keys_at(changed), self.rows_at(changed).view(np.uint32))
-        except TierFullError:
+        except FleetError:  # they are in memory as before
             self._residency.enter(slots)
             raise
+        self._fetched.note_gone(slots)
         self._num_logged += changed.size
         self._cold.rows += slots.size
         self._cold.written += changed.size
@@ -235,24 +317,21 @@ class RowMover:
         options, folder = self._options, self._options.folder()
         own_bytes = options.budget.rows_of(self._share) * self._share.row_bytes
         log_bytes = min(MOST_LOG_BYTES, own_bytes // LOG_SHARE)
-        tier = DiskTier(folder, self._layout, replace(options.tier, memory_bytes=log_bytes))
+        tier_options = replace(options.tier, memory_bytes=log_bytes, salt=self._salt)
+        with contextlib.ExitStack() as stack:
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            tier = DiskTier(folder, self._layout, tier_options)
+            stack.pop_all()
         weakref.finalize(self, _discard, tier, folder)
         self._cold.engine = tier.stats().engine
         return tier
 
     # What happens in memory.
 
-    def keep(self, ids: NDArray[np.int64] | None) -> None:
-        """Let rows of ids, int64 [n], leave last, until ``keep`` is called with None."""
-        if ids is None:
-            self._residency.keep(None)
-        elif self.tier is not None:
-            slots = self._memory.index.find(ids, create=False)
-            self._residency.keep(slots[slots >= 0])
-
     def note_made(self, slots: NDArray[np.int64]) -> None:
         """Note rows that were made: int64 [n], each once."""
         self._residency.enter(slots)
+        self._absent.forget(self.keys_at(slots))
 
     def note_changed(self, ids: NDArray[np.int64]) -> None:
         """Note that rows in memory were changed: int64 [n]."""
@@ -261,6 +340,7 @@ class RowMover:
     def note_removed(self, slots: NDArray[np.int64]) -> None:
         """Note rows that were removed: int64 [n], each once."""
         self._residency.drop(slots)
+        self._fetched.note_gone(slots)
         self._flags[slots] = 0
 
     def remove_below(self, ids: NDArray[np.int64]) -> None:
@@ -273,7 +353,7 @@ class RowMover:
         slots = slots[slots >= 0]
         on_disk = slots[(self._flags[slots] & _ON_DISK) != 0]
         if on_disk.size and self.tier is not None:
-            self.tier.remove(distinct(self.keys_at(on_disk)))
+            self.tier.remove(each_once(self.keys_at(on_disk)))
 
     # Reading.
 
@@ -319,38 +399,49 @@ class RowMover:
         expected = self._cold.rows + int(on_disk.sum())
         return int(found.sum()) + expected - self.tier.parts.num_merged
 
-    # Parts of all rows, for who needs them as they are: those in memory, then the tier's.
+    # Parts of all rows, for who needs them as they are, by keys: rows move between two parts.
 
-    @property
-    def num_places(self) -> int:
-        """Return how many places ``part`` goes through."""
-        if self.tier is None:
-            return self._memory.index.num_slots
-        return self._first_cold_place + self.tier.parts.num_places
+    def place_after(self, start: int, num_rows: int) -> int:
+        """Return the place behind a part of some ``num_rows`` rows; fewer, if they are wide.
 
-    @property
-    def _first_cold_place(self) -> int:
-        return -(-self._memory.index.num_slots // _MEMORY_PLACES) * _MEMORY_PLACES
+        Args:
+            start: Where it begins: 0, or what this returned before, also if rows moved, came
+                or went meanwhile, and if a tier was opened or grew.
+            num_rows: How many; with 0 it ends where it begins.
+        """
+        if not num_rows:
+            return start
+        num = min(num_rows, max(1, _PART_BYTES // self._share.row_bytes))
+        bits = (self.num_rows >> _NUMBER_ROWS).bit_length()
+        if self.tier is not None:
+            bits = max(bits, self.tier.parts.num_groups.bit_length() - 1)
+        return place_after(start, num / max(1, self.num_rows), bits)
 
     def part(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Return the ids [n] and rows [n, pitch] of some places.
+        """Return the ids [n] and rows [n, pitch] between two places.
 
         Raises:
             FleetError: as ``DiskTier.read``.
         """
-        index, floats = self._memory.index, self._memory.floats
-        live = index.live(start, stop) if start < index.num_slots else slice(0, 0)
-        ids, rows = index.ids()[live], floats.reshape(-1, self._memory.pitch)[live]
-        first = self._first_cold_place
-        if self.tier is None or stop <= first:
-            return ids.copy(), rows.copy()
-        tier = self.tier
-        keys, cold = tier.parts.at_places(start - first, stop - first, tier.read)
-        is_cold = index.find(keys.view(np.int64), create=False) < 0
+        index, keys = self._memory.index, KeyRange.of(start, stop, self._salt)
+        slots = keys.find(index.arrays.ids[: index.num_slots])
+        ids = index.ids()[slots]
+        is_live = index.find(ids, create=False) == slots
+        ids, rows = ids[is_live], self.rows_at(slots[is_live])
+        if self.tier is None or keys.first >= keys.last:
+            return ids, rows
+        cold, more = self.tier.parts.within(keys, self._are_cold, self.tier.read)
         return (
-            np.concatenate([ids, keys[is_cold].view(np.int64)]),
-            np.concatenate([rows, cold[is_cold].view(np.float32)]),
+            np.concatenate([ids, cold.view(np.int64)]),
+            np.concatenate([rows, more.view(np.float32)]),
         )
+
+    def _are_cold(self, keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Return which of keys, uint64 [n], have no row in memory: bool [n]."""
+        are_cold: NDArray[np.bool_] = (
+            self._memory.index.find(keys.view(np.int64), create=False) < 0
+        )
+        return are_cold
 
 
 def _discard(tier: DiskTier, folder: Path) -> None:

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from paramfleet_shared.tables.disk.kernels.policies import (
     LINES,
-    count_seen,
     counts_of,
     halve,
+    note_used,
     sweep_hand,
 )
 from paramfleet_shared.tables.memory.reservation import reserve
@@ -30,6 +30,8 @@ WINDOW_SHARE = 0.1
 
 _AGES_AFTER = 10
 """Counts are halved after so many times as many uses as there are main rows."""
+
+_LEAST_QUEUED = 1 << 16
 
 _LEAST_WIDTH = 1 << 12
 """Of the sketch."""
@@ -51,14 +53,19 @@ class Residency:
         """The number of the latest entry of each slot into the window. [S]"""
         self._window: deque[tuple[NDArray[np.int64], int]] = deque()
         """Slots in the order in which they entered, and the number of the first entry."""
-        self._num_entered = 0
+        self.num_entered = 0
+        """Rows that have come, of all that ever came."""
+        self._following = 0
+        """The number of the next entry."""
+        self._num_queued = 0
+        """Slots in the queue, those that are in the window no more among them."""
         self._num_slots = 0
         self._hand = 0
         self.num_window = 0
         self.num_main = 0
         self._sketch = np.zeros((LINES, _LEAST_WIDTH), np.uint8)
         self._num_counted = 0
-        self._kept: NDArray[np.int64] | None = None
+        self._kept: NDArray[np.bool_] | None = None
 
     @property
     def num_rows(self) -> int:
@@ -70,10 +77,12 @@ class Residency:
         if not slots.size:
             return
         self._is_in_window[slots] = True
-        first, self._num_entered = self._num_entered, self._num_entered + slots.size
-        self._entries[slots] = np.arange(first, self._num_entered)
-        self._window.append((slots, first))
+        self._was_used[slots] = 0
+        self._queue(slots)
+        self.num_entered += slots.size
         self.num_window += slots.size
+        if self._num_queued > max(_LEAST_QUEUED, 2 * self.num_window):
+            self._forget_gone()
         self._num_slots = max(self._num_slots, int(slots.max()) + 1)
 
     def drop(self, slots: NDArray[np.int64]) -> None:
@@ -83,23 +92,30 @@ class Residency:
         self._is_in_window[slots] = False
         self._is_main[slots] = 0
 
-    def touch(self, keys: NDArray[np.uint64], slots: NDArray[np.int64]) -> None:
-        """Note rows that are used.
+    def touch(
+        self,
+        keys: NDArray[np.uint64],
+        slots: NDArray[np.int64],
+        flags: tuple[NDArray[np.uint8], int],
+    ) -> NDArray[np.uint64]:
+        """Note rows that are used; return the keys that aren't in memory: uint64 [m].
 
         Args:
-            keys: uint64 [n], those that weren't in memory among them.
-            slots: int64 [n], -1 for those.
+            keys: uint64 [n].
+            slots: int64 [n], -1 for those that aren't in memory.
+            flags: Of the slots: uint8 [S]; and which bits of those that are used stay.
         """
-        count_seen(self._sketch, keys)
-        self._num_counted += keys.size
+        missing = np.empty(keys.size, np.uint64)
+        num, counted = note_used(keys, slots, self._was_used, self._sketch, flags, missing)
+        self._num_counted += counted
         if self._num_counted >= _AGES_AFTER * max(self.num_rows, self._sketch.shape[1] // 4):
             halve(self._sketch)
             self._num_counted //= 2
-        self._was_used[slots[slots >= 0]] = 1
+        return missing[:num]
 
-    def keep(self, slots: NDArray[np.int64] | None) -> None:
-        """Let rows stay while others can leave for them: int64 [n]; None lets none stay."""
-        self._kept = slots
+    def keep(self, kept: NDArray[np.bool_] | None) -> None:
+        """Let rows stay while others can leave for them: bool [S]; None lets none stay."""
+        self._kept = kept
 
     def leaving(self, num: int, most_main: int, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Return the slots of rows that leave memory now: int64 [num].
@@ -122,8 +138,7 @@ class Residency:
         mine, rivals = rest[:pairs], victims[:pairs]
         stays = self._used_as_often(keys[rivals], keys[mine])
         if self._kept is not None:
-            is_kept = np.isin(mine, self._kept)
-            stays = (stays | np.isin(rivals, self._kept)) & ~is_kept
+            stays = (stays | self._kept[rivals]) & ~self._kept[mine]
         self._make_main(np.where(stays, rivals, mine))
         # Rows without a rival leave: the window was short, or memory is smaller now.
         return np.concatenate([np.where(stays, mine, rivals), rest[pairs:], victims[pairs:]])
@@ -136,29 +151,50 @@ class Residency:
         found: list[NDArray[np.int64]] = []
         while num and self._window:
             slots, first = self._window.popleft()
-            numbers = first + np.arange(slots.size)
-            is_there = self._is_in_window[slots] & (self._entries[slots] == numbers)
-            at = np.flatnonzero(is_there)
+            self._num_queued -= slots.size
+            at = np.flatnonzero(self._are_there(slots, first))
             if at.size > num:
                 rest = int(at[num])
                 self._window.appendleft((slots[rest:], first + rest))
+                self._num_queued += slots.size - rest
                 at = at[:num]
             found.append(slots[at])
             num -= at.size
         return np.concatenate([np.empty(0, np.int64), *found])
 
+    def _queue(self, slots: NDArray[np.int64]) -> None:
+        """Put slots at the end of the queue."""
+        first, self._following = self._following, self._following + slots.size
+        self._entries[slots] = np.arange(first, self._following)
+        self._window.append((slots, first))
+        self._num_queued += slots.size
+
+    def _are_there(self, slots: NDArray[np.int64], first: int) -> NDArray[np.bool_]:
+        """Return which slots of a part of the queue are in the window, by this entry."""
+        numbers = first + np.arange(slots.size)
+        are_there: NDArray[np.bool_] = self._is_in_window[slots] & (
+            self._entries[slots] == numbers
+        )
+        return are_there
+
+    def _forget_gone(self) -> None:
+        """Leave out of the queue what left the window otherwise: removed rows."""
+        parts = [(slots, self._are_there(slots, first)) for slots, first in self._window]
+        self._window.clear()
+        self._num_queued = 0
+        self._queue(np.concatenate([slots[there] for slots, there in parts]))
+
     def _kept_first(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return slots, those that are kept before the others: the last ones have no rival."""
         if self._kept is None:
             return slots
-        is_kept = np.isin(slots, self._kept)
+        is_kept = self._kept[slots]
         return np.concatenate([slots[is_kept], slots[~is_kept]])
 
     def _make_main(self, slots: NDArray[np.int64]) -> None:
         self._is_main[slots] = 1
-        self._was_used[slots] = 0
-        if self._kept is not None:
-            self._was_used[self._kept] = 1  # no hand takes them in its first turn
+        # No hand takes those that are kept in its first turn.
+        self._was_used[slots] = 0 if self._kept is None else self._kept[slots]
         self._is_in_window[slots] = False
         self.num_main += slots.size
 

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from paramfleet_shared.errors.tables import TierRowError
+from paramfleet_shared.tables.disk.pages.ranges import END
+from paramfleet_shared.tables.disk.shards.fetched import FetchSlice
 from paramfleet_shared.tables.disk.shards.images import Source, TieredImage, TieredPages
 from paramfleet_shared.tables.disk.shards.moving import (
     BESIDE_BYTES,
@@ -29,13 +31,30 @@ from paramfleet_shared.tables.disk.shards.moving import (
 from paramfleet_shared.tables.disk.stats import TierStats
 from paramfleet_shared.tables.disk.tier import MAX_ROW_BYTES
 from paramfleet_shared.tables.memory.image import IndexCounts, RowSpace, ShardImage
+from paramfleet_shared.tables.rows.cold import Fetch
 from paramfleet_shared.tables.rows.evicting import AsOf, is_valued
+from paramfleet_shared.tables.rows.layout import RowLayout
 from paramfleet_shared.tables.rows.scanning import RowScan
 from paramfleet_shared.tables.rowstore import Mark
 from paramfleet_shared.tables.sparse import INDEX_BYTES, Places, SparseShard
 from paramfleet_shared.tables.spec import TableSpec
 
-__all__ = ["TieredShard"]
+__all__ = ["TieredShard", "check_row_width"]
+
+
+def check_row_width(spec: TableSpec) -> None:
+    """Pass if rows of a sparse table fit on a disk.
+
+    Raises:
+        TierRowError: if they are too wide.
+    """
+    row_bytes = RowLayout.of(spec).row_bytes
+    if row_bytes > MAX_ROW_BYTES:
+        raise TierRowError(table=spec.name, row_bytes=row_bytes, limit=MAX_ROW_BYTES)
+
+
+_MOST_LOOKED_AT = 1 << 15
+"""Ids of a ``fetch``, wherever their rows are: some milliseconds."""
 
 
 class TieredShard(SparseShard):
@@ -63,17 +82,16 @@ class TieredShard(SparseShard):
         max_rows: int | None = None,
         check_memory: Callable[[str, int], None] | None = None,
     ) -> None:
+        check_row_width(spec)  # now, and not when memory is full
         super().__init__(spec, shard=shard, max_rows=max_rows, check_memory=check_memory)
-        if self.layout.row_bytes > MAX_ROW_BYTES:  # now, and not when memory is full
-            raise TierRowError(
-                table=spec.name, row_bytes=self.layout.row_bytes, limit=MAX_ROW_BYTES
-            )
         memory = InMemory(
             self._index, self._rows.floats, self._rows.layout.pitch, self._look_ahead
         )
         row_bytes = self.layout.row_bytes + INDEX_BYTES
         self._mover = RowMover(memory, self.layout, row_bytes, options, self.cold)
         self._tiered_images: list[TieredImage] = []
+        self._clock = options.tier.clock
+        self._slice = FetchSlice()
         self._depth = 0
         """How many calls of this shard are under way, one within the other."""
 
@@ -93,7 +111,11 @@ class TieredShard(SparseShard):
     @property
     @override
     def num_places(self) -> int:
-        return self._mover.num_places
+        return END  # places are no numbers of rows, and what moves, comes and goes changes none
+
+    @override
+    def place_after(self, start: int, count: int) -> int:
+        return self._mover.place_after(start, count)
 
     @property
     @override
@@ -171,7 +193,9 @@ class TieredShard(SparseShard):
 
     @override
     def find(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return numbers of ids' rows that hold until the next call, or -1: int64 [n].
+        """Return numbers of ids' rows, or -1: int64 [n].
+
+        They hold until the next call of this shard, or of another one of its owner.
 
         Raises:
             RowShapeError: if ``ids`` are not int64 [n].
@@ -196,22 +220,16 @@ class TieredShard(SparseShard):
     def release(self, slots: NDArray[np.int64]) -> None:
         self._index.release(slots)
 
-    def prefetch(self, ids: NDArray[np.int64]) -> int:
-        """Bring the rows of ids, int64 [n], into memory; return how many were on disk.
-
-        They stay until others come, if there is room for all of them.
-
-        Raises:
-            RowShapeError: if ``ids`` are not int64 [n].
-            FleetError: as ``DiskTier.read``.
-        """
-        before = self.cold.read
-        try:
-            with self._in_memory(ids):
-                self._mover.keep(ids)
-                return self.cold.read - before
-        finally:
-            self._mover.keep(None)
+    @override
+    def fetch(self, ids: NDArray[np.int64]) -> Fetch:
+        tier = self._mover.tier
+        if tier is None:
+            return Fetch(len(ids))
+        begun = self._clock.monotonic()
+        done = self._mover.fetch(tier, ids[:_MOST_LOOKED_AT], self._slice.num)
+        self._mover.settle()
+        self._slice.note(self._clock.monotonic() - begun, is_whole=done.taken < len(ids))
+        return done
 
     @override
     def load(

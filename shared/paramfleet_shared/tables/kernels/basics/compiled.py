@@ -19,7 +19,11 @@ _OPTIONS: dict[str, Any] = {
     "nogil": True,  # a shard's owner thread must not stop the event loop
     "error_model": "numpy",  # x / 0 is inf, not an exception
     "fastmath": False,  # no contraction, no reordering: the same bits on every machine
+    "no_cfunc_wrapper": True,  # nobody has the address of one; to compile it would take a while
 }
+
+_OF_KERNELS = {**_OPTIONS, "no_cpython_wrapper": True}
+"""Of what kernels alone call: it needs nothing that takes arguments from Python."""
 
 
 _FOLDERS = cache_folders(_SETTINGS.CACHE_DIR)
@@ -28,9 +32,10 @@ _FOLDERS = cache_folders(_SETTINGS.CACHE_DIR)
 def kernel(function: _F) -> _F:
     """Compile on first call, release the GIL, and keep the result on disk.
 
-    Where no folder can be written, each process compiles anew.
+    Where no folder can be written, each process compiles anew. One whose name begins with ``_``
+    is called by kernels alone.
     """
-    result: _F = _cached(numba.njit(function, **_OPTIONS))
+    result: _F = _cached(numba.njit(function, **_options_of(function)))
     return result
 
 
@@ -38,11 +43,16 @@ def uncounted(function: _F) -> _F:
     """Make a kernel that counts no references to arrays, and so can't make any.
 
     A count is an atomic instruction, and numba counts wherever a loop cuts a piece off an
-    array or takes one out of a tuple: that would be half of the time of a short loop.
+    array or takes one out of a tuple: that would be half of the time of a short loop. Otherwise
+    as ``kernel``.
     """
-    options = {**_OPTIONS, "_nrt": False}
+    options = {**_options_of(function), "_nrt": False}
     result: _F = _cached(numba.njit(function, **options))
     return result
+
+
+def _options_of(function: Callable[..., Any]) -> dict[str, Any]:
+    return _OF_KERNELS if function.__name__.startswith("_") else _OPTIONS
 
 
 def _cached(compiled: Any) -> Any:
@@ -64,7 +74,7 @@ def called(function: _F) -> _F:
 
     For one that is made by another function: the cache on disk can't tell such apart.
     """
-    options = {**_OPTIONS, "_nrt": False}
+    options = {**_OF_KERNELS, "_nrt": False}
     compiled: _F = numba.njit(function, **options)
     return compiled
 
@@ -81,7 +91,7 @@ def merged(function: _F) -> _F:
     Kernels are compiled sooner so than with ``inlined``, where a function has many branches
     and is called from many places. Its arguments are numbers and tuples of them.
     """
-    compiled: _F = numba.njit(function, forceinline=True, **_OPTIONS)
+    compiled: _F = numba.njit(function, forceinline=True, **_OF_KERNELS)
     return compiled
 
 

@@ -5,9 +5,25 @@ there is something to compile.
 """
 
 import hashlib
+import os
+import stat
 from pathlib import Path
 
-__all__ = ["cache_folders", "kernel_sources"]
+from paramfleet_shared.errors import ContractError
+
+__all__ = ["UnsafeKernelsError", "cache_folders", "kernel_sources"]
+
+
+class UnsafeKernelsError(ContractError):
+    """Others may write where compiled kernels are to be kept, which are code that runs."""
+
+    code = "contract.unsafe_kernels"
+    path: str
+    reason: str
+    sentence = (
+        "{path} can't keep compiled kernels, which are code that runs: {reason}; name a folder "
+        "of this user in NUMBA_CACHE_DIR, or leave it out"
+    )
 
 
 def kernel_sources() -> tuple[Path, ...]:
@@ -25,8 +41,14 @@ def cache_folders(given: str) -> tuple[Path, ...]:
     so that it would not see a change in a function inlined from another, and would fail on
     a record that an older version has left.
 
+    What lies there runs here, so others may not write to it. Beside the sources of the kernels
+    nothing is asked: who can write there can change the sources.
+
     Args:
         given: The folder that ``NUMBA_CACHE_DIR`` names; empty if it names none.
+
+    Raises:
+        UnsafeKernelsError: if others may write to the one that is given.
     """
     here = Path(__file__).parents[1]
     digest = hashlib.blake2b(digest_size=8)
@@ -34,5 +56,25 @@ def cache_folders(given: str) -> tuple[Path, ...]:
         digest.update(path.read_bytes())
     name = f"kernels-{digest.hexdigest()}"
     if given:
-        return (Path(given) / name,)
-    return (here / "__pycache__" / name, Path("~/.cache/paramfleet").expanduser() / name)
+        folder = Path(given) / name
+        if reason := _reason_against(folder):
+            raise UnsafeKernelsError(path=str(folder), reason=reason)
+        return (folder,)
+    own = Path("~/.cache/paramfleet").expanduser() / name
+    return (here / "__pycache__" / name, *(() if _reason_against(own) else (own,)))
+
+
+def _reason_against(folder: Path) -> str:
+    """Return why somebody else could put a kernel there; empty if nobody can."""
+    for path in (folder, folder.parent):
+        try:
+            found = path.stat()
+        except OSError:  # it isn't there yet, or can't be used, which whoever writes finds
+            continue
+        if found.st_uid not in {0, os.geteuid()}:
+            return f"{path} is another user's"
+        others = stat.S_IWOTH | (stat.S_IWGRP if found.st_gid not in {0, os.getegid()} else 0)
+        may_replace = path == folder or not found.st_mode & stat.S_ISVTX
+        if found.st_mode & others and may_replace:
+            return f"others may write to {path}"
+    return ""

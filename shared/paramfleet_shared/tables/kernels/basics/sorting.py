@@ -47,8 +47,9 @@ def sort_numbered(keys: NDArray[np.uint64], numbers: NDArray[np.uint32]) -> None
         from_numbers, to_numbers = to_numbers, from_numbers
         is_away = not is_away
     if is_away:
-        keys[:] = from_keys
-        numbers[:] = from_numbers
+        for i in range(keys.size):  # as arrays, numba would compile what tells of their shapes
+            keys[i] = from_keys[i]
+            numbers[i] = from_numbers[i]
 
 
 @kernel

@@ -201,14 +201,15 @@ def _mean_square(grads: Any, start: Any, count: Any) -> Any:
 
 @uncounted
 def _rate_of_row(
-    step: Step, arrays: tuple[Any, Any, Any], at: tuple[int, int, int, int], count: int
+    step: Step, states: NDArray[np.float32], grads: NDArray[Any], at: tuple[int, int, int]
 ) -> Any:
     """Step the state that a row has as a whole, and return the row's rate.
 
-    A function of its own: the loops of rules without such a state need its registers.
+    A function of its own: the loops of rules without such a state need its registers. ``at`` =
+    (state, gradient, how many gradients).
     """
-    _values, states, grads = arrays
-    return _row_rate(step, states, at[1], _mean_square(grads, at[3], count))
+    place, start, count = at
+    return _row_rate(step, states, place, _mean_square(grads, start, count))
 
 
 @inlined
@@ -216,7 +217,12 @@ def _of_row(step: Step, arrays: Any, at: Any, count: Any) -> Step:
     """Return the step of a row's values, and step the state that the row has as a whole."""
     rule, rate, decay, constants, salt = step
     if _FIRST_BY_ROW <= rule < FIRST_OF_ONE:
-        rate = _rate_of_row(step, arrays, at, count)
+        _values, states, grads = arrays
+        # Of one type, whether a number is known or not: each is compiled for.
+        where: Any = (np.int64(at[1]), np.int64(at[3]), np.int64(count))
+        number: Any = np.int64(rule)
+        by = Step(number, rate, decay, constants, salt)
+        rate = _rate_of_row(by, states, grads, where)
     return Step(rule, rate, decay, constants, salt)
 
 

@@ -13,7 +13,7 @@ from paramfleet.runner import HyperParameters
 from paramfleet.runner.config.configuration import Config
 from paramfleet.runner.config.settings import RunnerSettings
 from paramfleet.runner.online.calendar import Pass, Place
-from paramfleet.runner.online.data_folders import DataFolders, Look
+from paramfleet.runner.online.data.data_folders import DataFolders, Look
 
 
 class Paged(MemoryFileSystem):  # type: ignore[misc]  # fsspec has no types

@@ -68,7 +68,8 @@ def test_passes_are_scored_trained_and_saved_in_turn(folder: Path) -> None:
     days = ["20260101", "20260102"]
     assert passes_in(done) == [f"{day}, pass {n}" for day in days for n in (1, 2)]
     assert result["by_days"] == {"passes": 4, "day": "20260103", "pass": 0}
-    assert result["scored_on"] == "train"
+    assert result["scored_on"] == "last pass, before it was trained"
+    assert "epochs" not in result, "each pass is trained once"
     assert saved_in(folder) == [
         *("20260101/1", "20260101/base", "20260101/delta-1", "20260101/delta-2"),
         *("20260102/0", "20260102/1", "20260102/base", "20260102/delta-1", "20260102/delta-2"),
@@ -192,7 +193,7 @@ def test_what_is_trained_is_not_trained_again(folder: Path) -> None:
 
     assert result_of(again)["by_days"]["passes"] == 0
     assert passes_in(again) == []
-    assert "goes on with day 20260103, before its first pass: " in again.stderr
+    assert "continues with day 20260103, before its first pass: " in again.stderr
 
 
 @pytest.mark.parametrize(
@@ -336,7 +337,8 @@ def test_data_is_waited_for(
         for name in ("20260101/1200", "20260102/0000", "20260102/1200"):
             (data / name / "done").write_text("not a sample")
 
-    logger, delivery = logging.getLogger("paramfleet.runner.online.coming"), Delivery(deliver)
+    logger = logging.getLogger("paramfleet.runner.online.data.coming")
+    delivery = Delivery(deliver)
     logger.addHandler(delivery)
     try:
         with caplog.at_level(logging.INFO, logger.name):

@@ -19,6 +19,7 @@ from paramfleet.session.checkpoint.exports.applying import apply_deltas
 from paramfleet.session.checkpoint.exports.modes import NoBaseError, SaveModeError
 from paramfleet.session.checkpoint.saving import Saving
 from paramfleet.session.session import Session
+from paramfleet_shared.checkpoint.manifest import ManifestError
 from paramfleet_shared.files.tensorfile import read_tensors
 from paramfleet_worker.app.commands.checkpoints import checkpoint
 
@@ -235,6 +236,35 @@ def test_a_delta_without_a_known_base_is_refused(tmp_path: Path) -> None:
         other.export(tmp_path / "delta", 1, after=tmp_path / "base")
     assert not (tmp_path / "delta").exists()
     alone.export(tmp_path / "delta", 1, after=tmp_path / "base")
+
+
+def test_a_delta_after_a_load_is_refused_until_there_is_another_base(tmp_path: Path) -> None:
+    alone = Alone(base_threshold=0.0, delta_threshold=0.0)
+    alone.push(7, 3, 1)
+    alone.export(tmp_path / "base", 2)
+    alone.push(8, 3, 1)
+    alone.saving.save_persistables(tmp_path / "checkpoint")
+    alone.push(9, 3, 1)
+    alone.export(tmp_path / "1", 1)
+
+    with pytest.raises(ManifestError):
+        alone.saving.load_model(tmp_path / "none")
+    alone.push(7, 1, 0)
+    alone.export(tmp_path / "2", 1)
+    alone.saving.load_model(tmp_path / "checkpoint")
+
+    for after in (None, tmp_path / "2"):
+        with pytest.raises(NoBaseError, match="isn't known what changed"):
+            alone.export(tmp_path / "3", 1, after=after)
+    assert not (tmp_path / "3").exists()
+    alone.export(tmp_path / "base 2", 2)
+    alone.push(9, 3, 1)
+    alone.export(tmp_path / "4", 1)
+    apply_deltas(tmp_path / "base 2", [tmp_path / "4"], tmp_path / "applied")
+    alone.export(tmp_path / "whole", 0)
+    for table in ("ads", "words"):
+        assert held(tmp_path / "applied", table) == held(tmp_path / "whole", table)
+    assert held(tmp_path / "base 2") == [7, 8]
 
 
 def test_a_mode_that_a_function_does_not_have_is_named(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from paramfleet.config.errors import CallOrderError
 from paramfleet.config.roles import RoleMaker
 from paramfleet.session.session import Session
 from paramfleet.tables.sparse import SparseTable
-from paramfleet.training.modes.ahead import Ahead, Wanted, When
+from paramfleet.training.modes.prefetching.ahead import Ahead, Wanted, When
 from paramfleet.transport.requests import Read, ReadPlan
 from paramfleet_shared.discovery.placement import Placement
 from paramfleet_shared.net.wire.message import Message
@@ -517,3 +517,32 @@ def test_wanted_rows_are_asked_for_by_table() -> None:
     assert rows[:, 0].tolist() == unique.tolist()
     source.lookup(model.deep.table, unique, offsets, create=True)
     assert source.pulled == ["deep"], "rows are handed out once"
+
+
+@pytest.mark.parametrize(
+    ("when", "depth", "told"), [("step", 2, 3), ("next", 2, 2), ("now", 3, 0)]
+)
+def test_rows_that_come_later_are_told_to_who_reads_disks(
+    when: When, depth: int, told: int
+) -> None:
+    source, heard = Served(when), list[list[str]]()
+    source.ahead = Ahead(
+        placement=PLACEMENT,
+        read=lambda wanted: Read(
+            table=wanted.table.name,
+            rows=wanted.rows,
+            dim=wanted.table.dim,
+            create=wanted.create,
+        ),
+        pull=source._pull,
+        step=lambda: source.step,
+        when=lambda: source.when,
+        expect=lambda wanted: heard.append([each.table.name for each in wanted]),
+    )
+    model = Model(source)
+
+    run(source, model, batches(), depth=depth, ids=by_name)
+
+    assert len(heard) >= told
+    assert all(sorted(tables) == ["deep", "wide"] for tables in heard)
+    assert source.pulled == []

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 import paramfleet as fleet
 from paramfleet.tables.sparse import SparseTable
-from paramfleet.training.modes.ahead import Wanted
 from paramfleet.training.modes.outgoing import Outgoing
+from paramfleet.training.modes.prefetching.ahead import Wanted
 from paramfleet.training.modes.small_tables import MAX_BYTES, SmallTables
 from paramfleet.transport.requests import Read, ReadPlan
 from paramfleet_shared.discovery.placement import Placement

@@ -19,9 +19,10 @@ from tests.unit.shared.tables.disk.ledger import (
     opened,
     some_rows,
 )
+from typing_extensions import override
 
 from paramfleet_shared.errors import FleetError
-from paramfleet_shared.tables.disk.access.system import Buffer, System
+from paramfleet_shared.tables.disk.access.system import Buffer, ScratchSystem, System
 from paramfleet_shared.tables.disk.access.transfers import Transfers
 from paramfleet_shared.tables.disk.errors import (
     TierDamagedError,
@@ -403,3 +404,57 @@ def test_errors_can_be_caught_as_one() -> None:
     assert issubclass(TierFullError, FleetError)
     assert TierFullError.retryable
     assert not TierFailedError.retryable
+
+
+class FullOnce(ScratchSystem):
+    """A disk on which files can't grow for a while."""
+
+    is_full = False
+
+    @override
+    def claim(self, file: int, num_bytes: int) -> None:
+        if self.is_full and num_bytes > os.fstat(file).st_size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().claim(file, num_bytes)
+
+
+def test_a_merge_after_one_that_failed_takes_what_came_since(tmp_path: Path) -> None:
+    system, keys = FullOnce(), np.arange(600, dtype=np.uint64)
+    tier = DiskTier(tmp_path, LAYOUT, TierOptions(memory_bytes=1, system=system))
+    rows = [np.full((keys.size, LAYOUT.row_bytes // 4), each, np.uint32) for each in range(3)]
+    tier.put(keys, rows[0])
+    system.is_full = True
+    with pytest.raises(TierFullError):
+        tier.merge()
+    tier.put(keys[:50], rows[1][:50])
+    system.is_full = False
+
+    tier.write_back(keys, rows[2])
+
+    assert tier.stats().logged_keys == 0
+    assert np.array_equal(tier.read(keys)[1], rows[2])
+    tier.close()
+
+
+def test_a_link_in_place_of_a_file_is_not_followed(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.write_bytes(b"not ours")
+    for name in ("lock", "pages.draft"):
+        folder = tmp_path / name.replace(".", "-")
+        folder.mkdir()
+        (folder / name).symlink_to(target)
+
+        with pytest.raises(FleetError, match="symbolic link"):
+            DiskTier(folder, LAYOUT)
+
+    assert target.read_bytes() == b"not ours"
+
+
+def test_no_room_for_a_folder_or_a_file_is_a_full_disk(tmp_path: Path) -> None:
+    class NoFiles(ScratchSystem):
+        @override
+        def open(self, path: Path, *, direct: bool) -> tuple[int, bool]:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with pytest.raises(TierFullError, match="Too many open files"):
+        DiskTier(tmp_path / "tier", LAYOUT, TierOptions(system=NoFiles()))

@@ -1,15 +1,19 @@
 """How reads are put together: runs, gaps, and what reads them."""
 
 import resource
+import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from paramfleet_shared.tables.disk.access.threads import THREADS, Threads
 from paramfleet_shared.tables.disk.access.transfers import Transfers
 from paramfleet_shared.tables.disk.kernels.pages import make_runs
 from paramfleet_shared.tables.disk.measuring import Speed
 from paramfleet_shared.tables.disk.merging import with_gaps
 from paramfleet_shared.tables.disk.pages.lookups import spans
+from paramfleet_shared.testing.patience import LATE_S
 
 
 def test_a_gap_is_as_long_as_a_request_less_one_or_two_pages() -> None:
@@ -54,3 +58,60 @@ def test_without_a_ring_threads_read_and_it_is_said_why() -> None:
     assert transfers.engine == "threads"
     assert transfers.reason.startswith("io_uring: ")
     transfers.close()
+
+
+def no_more_threads(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """Let so many threads be started, as where a system allows no more."""
+    left, start = [most], threading.Thread.start
+
+    def started(thread: threading.Thread) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", started)
+
+
+@pytest.mark.parametrize("most", [0, 3])
+def test_where_no_thread_can_be_started_the_caller_transfers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(np.arange(200 * 512, dtype=np.uint64).tobytes())
+    at = np.arange(200) * 4096
+    no_more_threads(monkeypatch, most)
+    transfers = Transfers("threads", may_begin=True)
+
+    with path.open("rb") as file:
+        for begins in (False, True, False):
+            room = np.zeros(200 * 512, np.uint64)
+            where = (at, np.full(200, 4096), room.ctypes.data + at)
+            if begins:
+                transfers.begin(file.fileno(), *where)
+                transfers.finish()
+            else:
+                transfers.run(file.fileno(), *where)
+            assert (room == np.arange(room.size)).all()
+    transfers.close()
+
+
+def test_who_shares_threads_has_as_many_as_one(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(100 * 4096))
+    at, before = np.arange(100) * 4096, set(threading.enumerate())  # others may have some
+    threads = Threads()
+    every = [Transfers("threads", threads=threads) for _ in range(5)]
+
+    with path.open("rb") as file:
+        room = np.zeros(100 * 512, np.uint64)
+        for each in every:
+            each.run(file.fileno(), at, np.full(100, 4096), room.ctypes.data + at)
+    own = [each for each in threading.enumerate() if each not in before]
+    assert len(own) <= THREADS
+
+    for transfers in every:
+        transfers.close()
+    for thread in own:
+        thread.join(LATE_S)
+    assert not any(thread.is_alive() for thread in own)

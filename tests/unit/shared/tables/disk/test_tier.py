@@ -18,6 +18,7 @@ from tests.unit.shared.tables.disk.ledger import (
     some_rows,
 )
 
+from paramfleet_shared.tables.disk.access.system import ScratchSystem
 from paramfleet_shared.tables.disk.access.transfers import Engine, Transfers
 from paramfleet_shared.tables.disk.errors import (
     TierChangedError,
@@ -292,3 +293,26 @@ def test_a_file_that_ends_too_soon_is_an_error(tmp_path: Path, engine: Engine) -
             10_000, numbers[:2] * 4096, np.full(2, 4096), room.ctypes.data + numbers[:2]
         )
     transfers.close()
+
+
+def test_pages_laid_out_anew_break_a_hold(tmp_path: Path) -> None:
+    tier = DiskTier(tmp_path, LAYOUT, TierOptions(system=ScratchSystem()))
+    keys = np.arange(1_000, dtype=np.uint64)
+    tier.write_back(keys, np.ones((keys.size, LAYOUT.row_bytes // 4), np.uint32))
+    pages = tier.parts.num_pages
+    hold = tier.parts.hold()
+    tier.remove(keys)
+    tier.merge()
+
+    some = np.arange(2_000, dtype=np.uint64)
+    tier.write_back(some, np.ones((some.size, LAYOUT.row_bytes // 4), np.uint32))
+    assert (tier.parts.num_pages, hold.is_broken) == (pages, False)
+
+    tier.remove(some)
+    tier.merge()
+    many = np.arange(20_000, dtype=np.uint64)
+    tier.write_back(many, np.ones((many.size, LAYOUT.row_bytes // 4), np.uint32))
+    assert tier.parts.num_pages > pages
+    assert hold.is_broken
+    assert tier.read(many)[0].all()
+    tier.close()

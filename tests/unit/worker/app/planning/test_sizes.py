@@ -48,7 +48,7 @@ def test_a_tier_takes_what_is_planned(tmp_path: Path) -> None:
     assert (tmp_path / "pages").stat().st_size == planned.pages
     assert (tmp_path / "overflow").stat().st_size < 0.05 * planned.pages
     assert (tmp_path / "journal").stat().st_size == 0
-    assert planned.log_memory == 4 << 20
+    assert planned.log_memory == 8 << 20
 
 
 def test_owners_share_the_memory_for_keys_of_the_log() -> None:

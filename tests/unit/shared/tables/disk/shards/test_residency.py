@@ -1,5 +1,6 @@
 """Which rows stay in memory: simulated batches whose ids are drawn by Zipf's law."""
 
+import tracemalloc
 from collections.abc import Iterator
 
 import numpy as np
@@ -35,8 +36,12 @@ class Memory:
 
     def use(self, ids: NDArray[np.int64]) -> int:
         """Have rows in memory for a moment; return how many weren't."""
-        self.residency.touch(ids.astype(np.uint64), self.slot_of[ids])
-        new = ids[self.slot_of[ids] < 0]
+        flags = np.full(ROWS + 1, 3, np.uint8)
+        slots = self.slot_of[ids]
+        missing = self.residency.touch(ids.astype(np.uint64), slots, (flags, 1))
+        new = ids[slots < 0]
+        assert np.array_equal(missing, new.astype(np.uint64))
+        assert np.array_equal(np.flatnonzero(flags == 1), np.sort(slots[slots >= 0]))
         slots = np.array([self._free.pop() for _ in range(new.size)], np.int64)
         self.slot_of[new], self.keys[slots] = slots, new
         self.residency.enter(slots)
@@ -49,6 +54,27 @@ class Memory:
             self._free += gone.tolist()
         assert self.residency.num_rows == int((self.slot_of >= 0).sum()) <= self.capacity
         return int(new.size)
+
+
+def test_rows_that_come_and_go_leave_nothing_behind() -> None:
+    residency, slots = Residency(3000), np.arange(2000)
+    residency.enter(np.arange(2000, 3000))
+
+    before = 0
+    tracemalloc.start()
+    for turn in range(300):
+        if turn == 100:
+            before, _ = tracemalloc.get_traced_memory()
+        residency.enter(slots[turn % 3 :].copy())
+        residency.drop(slots[turn % 3 :])
+    grown = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+
+    assert grown < 1 << 20
+    assert residency.num_rows == 1000
+    assert residency.num_entered == 1000 + 300 * 2000 - 300
+    keys = np.arange(3000, dtype=np.uint64)
+    assert residency.leaving(5, 1, keys).tolist() == [2001, 2002, 2003, 2004, 2005]
 
 
 def missed_share(capacity: int, exponent: float) -> float:

@@ -13,12 +13,14 @@ import pytest
 from numpy.typing import NDArray
 
 from paramfleet_shared.tables.disk.access.system import Buffer, ScratchSystem
-from paramfleet_shared.tables.disk.parts import PAGE_PLACES
+from paramfleet_shared.tables.disk.access.transfers import Engine, Transfers
+from paramfleet_shared.tables.disk.errors import TierLeaveError, TierReadError
 from paramfleet_shared.tables.disk.shards import images
 from paramfleet_shared.tables.disk.shards.moving import BESIDE_BYTES, TieredOptions
 from paramfleet_shared.tables.disk.shards.shard import TieredShard
 from paramfleet_shared.tables.disk.stats import TierOptions
 from paramfleet_shared.tables.memory.budget import MemoryBudget
+from paramfleet_shared.tables.rows.cold import Fetch
 from paramfleet_shared.tables.rows.evicting import AsOf
 from paramfleet_shared.tables.rows.touched import TouchedIds
 from paramfleet_shared.tables.sparse import INDEX_BYTES, SparseShard
@@ -76,9 +78,8 @@ class Twins:
         drawn = self.rng.zipf(1.3, int(self.rng.integers(1, most))) % IDS
         return (drawn * 7919 % IDS).astype(np.int64)
 
-    def act(self, *, removes: bool = True) -> None:
-        kinds = ["pull", "push", "push", "unique", "assign", "read", "remove"]
-        kind = self.rng.choice(kinds if removes else kinds[:-1])
+    def act(self) -> None:
+        kind = self.rng.choice(["pull", "push", "push", "unique", "assign", "read", "remove"])
         ids = self.ids()
         dim = self.plain.spec.dim
         numbers = self.rng.normal(size=(len(ids), dim)).astype(np.float32)
@@ -87,6 +88,10 @@ class Twins:
         self.step += 1
         getattr(self, f"_{kind}")(ids, numbers)
         assert self.tiered.num_rows == self.plain.num_rows, kind
+
+    def both_create(self, ids: NDArray[np.int64]) -> None:
+        for shard in (self.plain, self.tiered):
+            shard.create(ids)
 
     def _pull(self, ids: NDArray[np.int64], numbers: NDArray[np.float32]) -> None:
         create = bool(self.rng.integers(2))
@@ -134,8 +139,11 @@ def by_id(ids: NDArray[np.int64], *columns: NDArray[Any]) -> Rows:
 
 
 def exported(shard: SparseShard, size: int = 1 << 30) -> Rows:
-    places = range(0, shard.num_places, size)
-    parts = [shard.export(start, size) for start in places]
+    parts, start = [], 0
+    while start < shard.num_places:
+        stop = shard.place_after(start, size)
+        parts.append(shard.export(start, stop - start))
+        start = stop
     return by_id(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
@@ -167,12 +175,60 @@ def test_rows_on_disk_have_the_same_keys_of_eviction(name: str, folders: Folders
     when = AsOf(now=40, before=20)
     expected = by_id(*twins.plain.valued(0, twins.plain.num_places, when))
     found: Rows = {}
-    for start in range(0, twins.tiered.num_places, 50_000):
-        part = by_id(*twins.tiered.valued(start, 50_000, when))
+    start = 0
+    while start < twins.tiered.num_places:
+        stop = twins.tiered.place_after(start, 100)
+        part = by_id(*twins.tiered.valued(start, stop - start, when))
         assert not part.keys() & found.keys()
         found |= part
+        start = stop
 
     assert found == expected
+
+
+@pytest.mark.parametrize("fit", [False, True], ids=["on disk", "at first in memory"])
+@pytest.mark.parametrize("begins", ["in the log", "on pages"])
+def test_rows_that_move_between_the_parts_of_a_survey_are_seen_once(
+    begins: str, folders: Folders, *, fit: bool
+) -> None:
+    num = 16 * ROWS_IN_MEMORY
+    plain, tiered = pair(TABLES["tracked"], folders, rows=num + 999 if fit else ROWS_IN_MEMORY)
+    rng, ids = np.random.default_rng(2), np.arange(num)
+    for shard in (plain, tiered):
+        shard.push(ids, np.ones((num, 4), np.float32), lr=0.1, step=1, now=1)
+    if begins == "on pages" and tiered._mover.tier is not None:
+        tiered._mover.tier.merge()
+
+    when, start, num_parts = AsOf(now=9, before=5), 0, 0
+    found: list[NDArray[np.int64]] = []
+    while start < tiered.num_places:
+        stop = tiered.place_after(start, 100)
+        found.append(tiered.valued(start, stop - start, when)[0])
+        start, num_parts = stop, num_parts + 1
+        tiered.pull(rng.choice(ids, 300), np.empty((300, 4), np.float32), create=False)
+        new = np.arange(num_parts * 1000, num_parts * 1000 + 1000) + num
+        tiered.create(new)  # others leave for them, pages are added, and a tier is opened
+        if tiered._mover.tier is not None:
+            tiered._mover.tier.merge_step()
+        if num_parts % 5 == 0:
+            tiered.release(tiered.remove(np.arange(num, num + num_parts * 1000)))
+
+    every = np.concatenate(found)
+    once = every[every < num]
+    assert num_parts > 5
+    assert np.array_equal(np.sort(once), ids)
+    assert len(np.unique(every)) == len(every)
+    assert tiered.cold.rows > 0
+
+
+def test_a_part_that_ends_where_it_begins_has_no_rows(folders: Folders) -> None:
+    _, tiered = pair(TABLES["tracked"], folders)
+    tiered.create(np.arange(5 * ROWS_IN_MEMORY))
+
+    for start in (0, tiered.place_after(0, 100), 7, tiered.num_places, 1 << 62):
+        assert tiered.place_after(start, 0) == start
+        assert not tiered.valued(start, 0, AsOf())[0].size, start
+        assert not tiered.export(start, 0)[0].size, start
 
 
 @pytest.mark.parametrize("least_pages", [1, 1 << 20])
@@ -253,7 +309,7 @@ def test_loaded_rows_are_all_there(folders: Folders) -> None:
         shard.load(ids[some], values[some], states[some])
 
     assert shard.num_rows == len(ids)
-    assert exported(shard, PAGE_PLACES * 64) == exported(plain)
+    assert exported(shard, 4000) == exported(plain)
 
 
 def test_its_folder_goes_with_it(folders: Folders, tmp_path: Path) -> None:
@@ -283,28 +339,136 @@ def test_tables_share_a_budget_by_what_they_have(folders: Folders) -> None:
     assert memory[0] == pytest.approx(400 * 200 / 3200, abs=3)
 
 
+def test_tables_that_are_filled_one_after_another_keep_to_their_budget(
+    folders: Folders,
+) -> None:
+    spec = TABLES["plain"]
+    row_bytes = SparseShard(spec, max_rows=1).layout.row_bytes + ROW_BESIDE_BYTES
+    options = TieredOptions(MemoryBudget(800 * row_bytes), folders)
+    shards = [TieredShard(spec, options=options, max_rows=100_000) for _ in range(4)]
+    width, num = shards[0].layout.states.pitch, 3000
+    for shard in shards:
+        for start in range(0, num, 100):
+            values, states = np.ones((100, 4), np.float32), np.ones((100, width), np.float32)
+            shard.load(np.arange(start, start + 100), values, states)
+            in_memory = sum(each.num_rows - each.cold.rows for each in shards)
+            assert in_memory <= 800 + 2 * 100, "one call more than there is room for"
+    for shard in shards:
+        assert sorted(exported(shard)) == list(range(num))
+
+
+def test_a_shard_of_another_owner_is_left_alone(folders: Folders) -> None:
+    spec = TABLES["plain"]
+    row_bytes = SparseShard(spec, max_rows=1).layout.row_bytes + ROW_BESIDE_BYTES
+    budget = MemoryBudget(400 * row_bytes)
+    mine, other = (
+        TieredShard(spec, options=TieredOptions(budget, folders), max_rows=100_000)
+        for _ in range(2)
+    )
+    other.create(np.arange(300))
+    mine.create(np.arange(3000))
+    assert other.cold.rows == 0
+
+    other.find(np.arange(3))
+
+    assert other.cold.rows > 200
+
+
+def fetch(shard: TieredShard, ids: NDArray[np.int64]) -> Fetch:
+    """Fetch rows of ids, slice by slice; return what became of all."""
+    taken = brought = left = 0
+    while taken < len(ids):
+        done = shard.fetch(ids[taken:])
+        assert done.taken > 0
+        taken, brought, left = taken + done.taken, brought + done.brought, left + done.left
+    return Fetch(taken, brought, left)
+
+
 def test_fetched_rows_are_read_once(folders: Folders) -> None:
     _, shard = pair(TABLES["plain"], folders)
     ids = np.arange(3 * ROWS_IN_MEMORY)
+    assert fetch(shard, ids) == Fetch(len(ids)), "as long as all rows fit"
     shard.create(ids)
-    some = ids[200:210]
+    some = np.append(ids[200:210], [10_000, 205])  # one without a row, one that comes twice
 
-    assert shard.prefetch(some) == 10
-    assert shard.prefetch(some) == 0
+    assert fetch(shard, some) == Fetch(12, brought=10)
+    assert fetch(shard, some) == Fetch(12, brought=0)
+
+    assert (shard.cold.prefetched, shard.cold.prefetched_used) == (10, 0)
+    shard.find(some[:5])
+    shard.find(some[:5])
+    assert (shard.cold.prefetched, shard.cold.prefetched_used) == (10, 5)
 
 
 def test_fetched_rows_stay_however_often_others_were_used(folders: Folders) -> None:
     _, shard = pair(TABLES["plain"], folders)
-    shard.create(np.arange(3 * ROWS_IN_MEMORY))
+    shard.create(np.arange(4 * ROWS_IN_MEMORY))
+    often = np.arange(ROWS_IN_MEMORY // 2)
     for _ in range(10):
-        shard.find(np.arange(ROWS_IN_MEMORY // 2))
-    some = np.arange(2 * ROWS_IN_MEMORY, 2 * ROWS_IN_MEMORY + ROWS_IN_MEMORY // 2)
-    shard.prefetch(some)
-    before = shard.cold.read
+        shard.find(often)
+    some = np.arange(2 * ROWS_IN_MEMORY, 2 * ROWS_IN_MEMORY + ROWS_IN_MEMORY // 3)
 
+    assert fetch(shard, some).left == 0
+    for start in range(100):  # what is under way reads others meanwhile
+        shard.find(np.append(often[:20], np.arange(start, start + 3) + 3 * ROWS_IN_MEMORY))
+
+    before = shard.cold.read
+    shard.find(some)
+    assert shard.cold.read == before
+    assert shard.cold.prefetched == shard.cold.prefetched_used == len(some)
+
+
+def test_at_most_half_of_memory_waits_for_its_use(folders: Folders) -> None:
+    _, shard = pair(TABLES["plain"], folders)
+    shard.create(np.arange(5 * ROWS_IN_MEMORY))
+    some = np.arange(3 * ROWS_IN_MEMORY)
+
+    done = fetch(shard, some)
+
+    assert ROWS_IN_MEMORY // 3 < done.brought <= ROWS_IN_MEMORY // 2
+    assert done.left >= len(some) - done.brought - ROWS_IN_MEMORY
+    assert fetch(shard, some).brought <= 1  # those that leave, as memory is full
+    shard.find(some)  # all that waited is used, and more may come
+    assert fetch(shard, some).brought > ROWS_IN_MEMORY // 3
+
+
+def test_rows_that_nobody_comes_for_wait_no_more(folders: Folders) -> None:
+    _, shard = pair(TABLES["plain"], folders)
+    shard.create(np.arange(20 * ROWS_IN_MEMORY))
+    some = np.arange(10 * ROWS_IN_MEMORY, 11 * ROWS_IN_MEMORY)
+    most = fetch(shard, some).brought
+    assert most > ROWS_IN_MEMORY // 3
+
+    for start in range(5 * ROWS_IN_MEMORY, 9 * ROWS_IN_MEMORY, 10):
+        shard.find(np.arange(start, start + 10))
+
+    assert fetch(shard, some + 2 * ROWS_IN_MEMORY).brought >= most - 2
+    assert shard.cold.prefetched_used == 0
+
+
+def test_fetched_rows_that_are_removed_wait_no_more(folders: Folders) -> None:
+    _, shard = pair(TABLES["plain"], folders)
+    shard.create(np.arange(3 * ROWS_IN_MEMORY))
+    some = np.arange(200, 200 + ROWS_IN_MEMORY // 2)
+    first = fetch(shard, some).brought
+
+    shard.release(shard.remove(some))
+    shard.create(some)  # in their places, and nobody waited for these
     shard.find(some)
 
-    assert shard.cold.read == before
+    assert shard.cold.prefetched == first
+    assert shard.cold.prefetched_used == first  # by the removal, which reads them
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_what_is_fetched_changes_no_bit(folders: Folders, name: str) -> None:
+    twins = Twins(pair(TABLES[name], folders), seed=3)
+    for _ in range(ROUNDS):
+        ids = twins.rng.integers(0, IDS, 200)
+        fetch(twins.tiered, ids)
+        twins.act()
+    assert twins.tiered.cold.prefetched > 20
+    assert exported(twins.tiered) == exported(twins.plain)
 
 
 def test_ids_that_are_loaded_twice_are_counted_wherever_they_are(folders: Folders) -> None:
@@ -331,27 +495,125 @@ class FullSystem(ScratchSystem):
         super().write(file, parts, offset)
 
 
-@pytest.mark.parametrize("first", [0, 3])
-def test_rows_stay_in_memory_while_the_disk_is_full(first: int, folders: Folders) -> None:
-    system = FullSystem()
+def twins_on(
+    system: ScratchSystem,
+    folders: Folders,
+    *,
+    rows: int = ROWS_IN_MEMORY,
+    engine: Engine = "auto",
+) -> Twins:
     plain = SparseShard(TABLES["plain"], max_rows=100_000)
     options = TieredOptions(
-        MemoryBudget(ROWS_IN_MEMORY * (plain.layout.row_bytes + ROW_BESIDE_BYTES)),
+        MemoryBudget(rows * (plain.layout.row_bytes + ROW_BESIDE_BYTES)),
         folders,
-        TierOptions(system=system),
+        TierOptions(system=system, engine=engine),
     )
-    twins = Twins((plain, TieredShard(TABLES["plain"], options=options, max_rows=100_000)), 8)
+    return Twins((plain, TieredShard(TABLES["plain"], options=options, max_rows=100_000)), 8)
+
+
+@pytest.mark.parametrize("first", [0, 3])
+def test_rows_stay_in_memory_while_the_disk_is_full(
+    first: int, folders: Folders, caplog: pytest.LogCaptureFixture
+) -> None:
+    system = FullSystem()
+    twins = twins_on(system, folders)
 
     for turn in range(9):
         system.is_full = first <= turn < 6
         for _ in range(20):
-            twins.act(removes=not system.is_full)
+            twins.act()
 
-    twins.tiered.create(np.arange(10_000, 11_000))
-    twins.plain.create(np.arange(10_000, 11_000))
+    twins.both_create(np.arange(10_000, 11_000))
     assert exported(twins.tiered) == exported(twins.plain)
     assert twins.tiered.cold.full > 0
+    (warned,) = (each for each in caplog.records if each.getMessage() == "rows.disk_full")
+    assert "No space left" in vars(warned)["reason"]
     assert twins.tiered.num_rows - twins.tiered.cold.rows <= ROWS_IN_MEMORY
+    assert len(list(folders().parent.iterdir())) == 1  # tries that failed leave nothing
+
+
+def test_ids_that_get_no_row_are_looked_for_once(folders: Folders) -> None:
+    spec = table(entry=EntrySpec(kind="count_filter", value=3))
+    plain, tiered = pair(spec, folders)
+    twins = Twins((plain, tiered), 0)
+    twins.both_create(np.arange(3000))
+    new, values = np.arange(5000, 5200), np.ones((200, 4), np.float32)
+
+    def looked_for() -> int:
+        stats = tiered.tier_stats()
+        assert stats is not None
+        return stats.page_requests + stats.second_reads
+
+    rest = new
+    while rest.size:
+        rest = rest[tiered.fetch(rest).taken :]
+    before = looked_for()
+    for _ in range(2):
+        twins._pull(new, values)
+        twins._push(new, values)
+    assert before > 0
+    assert looked_for() == before
+    assert not tiered.find(np.array([5000])).max() >= 0
+
+    twins._push(new, values)  # this one admits them
+    twins.both_create(np.arange(3000, 6000))  # and they leave memory
+    assert looked_for() > before
+    assert exported(tiered) == exported(plain)
+    twins._read(new, values)
+
+
+def test_a_full_disk_gives_up_as_many_rows_as_are_removed(folders: Folders) -> None:
+    system = FullSystem()
+    twins = twins_on(system, folders)
+    twins.both_create(np.arange(10_000))
+
+    system.is_full = True
+    for start in range(0, 8000, 500):
+        ids = np.arange(start, start + 500)
+        for shard in (twins.plain, twins.tiered):
+            shard.release(shard.remove(ids))
+        assert twins.tiered.num_rows == twins.plain.num_rows
+    assert exported(twins.tiered) == exported(twins.plain)
+    twins.both_create(np.arange(3000, 4000))  # new rows, and none of those that were removed
+    assert exported(twins.tiered) == exported(twins.plain)
+
+    system.is_full = False
+    twins.both_create(np.arange(20_000, 25_000))
+    assert twins.tiered.count_doubled() == 0
+    assert exported(twins.tiered) == exported(twins.plain)
+
+
+@pytest.mark.parametrize("engine", ["auto", "threads"])
+def test_a_call_that_was_done_says_so_if_rows_cannot_leave(
+    engine: Engine, folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    twins = twins_on(ScratchSystem(), folders, rows=600, engine=engine)
+    rng, errors = np.random.default_rng(1), {"read": 0, "leave": 0}
+    chance, run = 0.0, Transfers.run
+
+    def failing(self: Transfers, *extents: Any, write: bool = False) -> None:
+        if not write and rng.random() < chance:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        run(self, *extents, write=write)
+
+    monkeypatch.setattr(Transfers, "run", failing)
+    grads = np.ones((200, 4), np.float32)
+    for step in range(1, 300):
+        ids = twins.rng.integers(0, 20_000, 200)
+        chance = 0.2 if 100 < step < 200 else 0.0
+        try:
+            twins.tiered.push(ids, grads, lr=0.1, step=step)
+        except TierReadError:  # nothing was changed
+            errors["read"] += 1
+            continue
+        except TierLeaveError:  # it is done
+            errors["leave"] += 1
+        twins.plain.push(ids, grads, lr=0.1, step=step)
+
+    assert min(errors.values()) > 0
+    assert exported(twins.tiered) == exported(twins.plain)
+    assert twins.tiered.num_rows == twins.plain.num_rows
+    assert twins.tiered.num_rows - twins.tiered.cold.rows <= 600
 
 
 def test_shards_of_one_owner_share_buffers(folders: Folders) -> None:

@@ -122,14 +122,18 @@ class StepTotals:
         total: torch.Tensor = _Total.apply(values, self, use)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         return total
 
-    def end_step(self, *, examples: int) -> None:
+    def end_step(self, *, examples: int | None) -> None:
         """Begin to count the uses of the next step, before this one is pushed.
+
+        Args:
+            examples: Of the step; None if its batch is left out.
 
         Raises:
             StepWeightError: if its gradients were weighed by another number of examples.
         """
-        for counted in self._weighed - {examples}:
-            raise StepWeightError(step=self._step(), counted=counted, examples=examples)
+        if examples is not None:
+            for counted in self._weighed - {examples}:
+                raise StepWeightError(step=self._step(), counted=counted, examples=examples)
         self._uses.clear()
         self._weighed.clear()
 

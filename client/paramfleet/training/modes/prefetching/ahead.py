@@ -168,6 +168,7 @@ class Loop:
         pull: Starts a request for the rows of a step.
         step: Returns the steps taken.
         when: Returns when rows are asked for now.
+        expect: Is told what lookups will ask for whose rows don't come as yet.
     """
 
     def __init__(
@@ -177,7 +178,9 @@ class Loop:
         pull: "Callable[[ReadPlan, int], Future[list[Message]]]",
         step: Callable[[], int],
         when: Callable[[], When],
+        expect: Callable[[Sequence[Wanted]], None],
     ) -> None:
+        self._expect = expect
         self._plan = plan
         self._pull = pull
         self._step = step
@@ -200,6 +203,8 @@ class Loop:
                 self._send(each)
         elif when == "next" and len(self._coming) == 1:
             self._send(asked)
+        else:
+            self._expect(wanted)
 
     def begin(self) -> None:
         """Let lookups take the rows of the next batch asked for; those of the last go."""
@@ -253,6 +258,8 @@ class Ahead:
         pull: Starts a request for the rows of a step.
         step: Returns the steps taken.
         when: Returns when rows are asked for now; that may change between two steps.
+        expect: Is told what lookups of batches to come will ask for, where their rows are to
+            be of a later step: pservers may have them on disk.
     """
 
     def __init__(
@@ -263,7 +270,9 @@ class Ahead:
         pull: "Callable[[ReadPlan, int], Future[list[Message]]]",
         step: Callable[[], int],
         when: Callable[[], When],
+        expect: Callable[[Sequence[Wanted]], None] = lambda _: None,
     ) -> None:
+        self._expect = expect
         self._placement = placement
         self._read = read
         self._pull = pull
@@ -277,7 +286,13 @@ class Ahead:
 
     def open(self) -> Loop:
         """Begin a loop, to be closed."""
-        loop = Loop(plan=self._plan, pull=self._pull, step=self._step, when=self._when)
+        loop = Loop(
+            plan=self._plan,
+            pull=self._pull,
+            step=self._step,
+            when=self._when,
+            expect=self._expect,
+        )
         self._loops.append(loop)
         return loop
 

@@ -47,6 +47,8 @@ class PassData:
         )
         self._dataset.set_share(files, fleet)
         self._is_preloading = False
+        self._is_read = False
+        """Whether this worker's share of the files is in memory, before it is shuffled."""
         self._facts = (trained.place, tuple(files), runner.seed, runner.train_batch_size)
 
     def preload(self) -> None:
@@ -54,6 +56,13 @@ class PassData:
         runner = self._runner
         self._dataset.preload_into_memory(runner.preload_thread_num or None)
         self._is_preloading = True
+
+    def has_come(self) -> bool:
+        """Return whether ``preload`` is done; an error of it is for ``load``."""
+        if self._is_preloading and self._dataset.is_preloaded:
+            self._dataset.wait_preload_done()
+            self._is_preloading, self._is_read = False, True
+        return self._is_read
 
     def load(self) -> int:
         """Have it in memory, shuffled among all workers, each of which calls this.
@@ -67,7 +76,7 @@ class PassData:
         if self._is_preloading:
             self._dataset.wait_preload_done()
             self._is_preloading = False
-        else:
+        elif not self._is_read:
             self._dataset.load_into_memory()
         self._dataset.global_shuffle(fleet, self._runner.shuffle_thread_num)
         return self._dataset.get_memory_data_size(fleet)
@@ -81,22 +90,34 @@ class PassData:
     @property
     def num_batches(self) -> int:
         """Batches of this worker."""
-        size = self._dataset.get_memory_data_size()
-        return -(-size // self._runner.train_batch_size)
+        return -(-self.num_samples // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield this worker's batches for training."""
         for batch in self._dataset:
             yield fields_of(batch, self._slots)
 
+    @property
+    def num_samples(self) -> int:
+        """Samples of this worker that are in memory."""
+        return self._dataset.get_memory_data_size()
+
+    @property
+    def batch_size(self) -> int:
+        """Of the batches for training."""
+        return self._runner.train_batch_size
+
     def to_score(self) -> Iterator[Batch]:
         """Yield this worker's samples in batches for scoring."""
-        size = self._runner.infer_batch_size or self._runner.train_batch_size
-        self._dataset.update_settings(batch_size=size)
+        return self.in_order(self._runner.infer_batch_size or self.batch_size)
+
+    def in_order(self, batch_size: int) -> Iterator[Batch]:
+        """Yield this worker's samples in batches, as they are in memory."""
+        self._dataset.update_settings(batch_size=batch_size)
         try:
             yield from self
         finally:
-            self._dataset.update_settings(batch_size=self._runner.train_batch_size)
+            self._dataset.update_settings(batch_size=self.batch_size)
 
     def without_rows(self) -> Batch:
         """Return a batch of no samples."""

@@ -13,9 +13,9 @@ import paramfleet as fleet
 from paramfleet.data.reading.files import CannotReadFileError
 from paramfleet.runner.models.model import Model
 from paramfleet.runner.online.calendar import Pass
-from paramfleet.runner.online.data_folders import DataFolders, Look
+from paramfleet.runner.online.data.data_folders import DataFolders, Look
+from paramfleet.runner.online.data.pass_data import PassData
 from paramfleet.runner.online.errors import DataMissingError, DataNotComeError
-from paramfleet.runner.online.pass_data import PassData
 from paramfleet.runner.online.workers import agree, idle, stops, tell
 from paramfleet.runner.showing.display import Display
 from paramfleet_shared.system.clock import Clock
@@ -113,6 +113,11 @@ class Coming:
         data = PassData(self._model, coming, files)
         data.preload()
         self._ahead = (coming, tuple(files), data)
+
+    @property
+    def ahead(self) -> PassData | None:
+        """The data that is read ahead; None if none is."""
+        return None if self._ahead is None else self._ahead[2]
 
     def _look(self, coming: Pass, began: float) -> dict[str, Any] | None:
         """Return what worker 0 sees; None in others."""

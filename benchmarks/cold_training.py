@@ -1,0 +1,138 @@
+"""A training with rows on disk: ``python benchmarks/cold_training.py --folder DIR``.
+
+See README.md beside this file.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness import QUICK_BUDGET_S, Suite, markdown_table, suite_of, with_machine, write_json
+from paramfleet_shared.settings.config import read_environment
+from paramfleet_shared.system.processes.keeping import tied
+from paramfleet_shared.system.processes.own_modules import module_command
+from paramfleet_shared.tables.disk.shards.moving import BESIDE_BYTES
+from paramfleet_shared.tables.sparse import INDEX_BYTES
+from peer.children import ChildFailedError
+from rounds import Rounds, Turn, own_cpu_s
+
+BUDGET_S = 240.0
+ROWS, QUICK_ROWS = 1_000_000, 20_000
+SHARE = 10
+"""Of so many rows one is in memory, where the others are on disk."""
+DIM, SAMPLES = 16, 512
+STEPS, WARM, PASSES = 32, 3, 6
+"""Of a pass; passes before those that are measured; and these."""
+WITHIN_S = 300.0
+"""For one job."""
+LAST_CHARACTERS = 3000
+
+MEMORY, TENTH, KNOWN = "memory", "a tenth in memory", "a tenth, passes known"
+CASES = (MEMORY, TENTH, KNOWN)
+
+METHOD = f"""\
+Samples a second of one worker and one pserver under `paramfleet launch`, in async: {ROWS:,}
+rows of {DIM} floats with Adagrad, {SAMPLES} samples of 26 ids a step, drawn by Zipf's law of
+exponent 1.05 over all rows, through three layers of 400, with `fleet.prefetch`. A turn is a
+job of its own: it makes all rows, trains {WARM} passes of {STEPS} steps, and then those
+{PASSES} that are measured. `memory` has no budget, the others one for a tenth of the rows; in
+`passes known` the rows of the next pass are asked for by `fleet.prefetch_rows` while this one
+is trained, as training by days does."""
+
+
+def measure(folder: Path, *, num_rows: int = ROWS, budget_s: float = BUDGET_S) -> Suite:
+    """Measure for about ``budget_s`` seconds in a folder of the disk.
+
+    Raises:
+        ChildFailedError: if a job fails, or takes too long.
+    """
+    rounds = Rounds(CASES, budget_s=budget_s)
+    for case in rounds.turns:
+        rounds.figures[case].append(_train(case, folder, num_rows))
+    return suite_of(
+        "cold_training",
+        rows=[
+            {
+                "case": case,
+                "samples_per_s": rounds.figure(case),
+                "vs_memory": rounds.ratio(case, MEMORY) if case != MEMORY else None,
+            }
+            for case in CASES
+        ],
+        headlines={
+            "training_tenth_vs_memory": rounds.headline(TENTH, MEMORY),
+            "training_known_vs_memory": rounds.headline(KNOWN, MEMORY),
+        },
+        method=METHOD,
+        turns={"cold_training": rounds.turns},
+    )
+
+
+def _train(case: str, folder: Path, num_rows: int) -> Turn:
+    """Run a job to its end.
+
+    Raises:
+        ChildFailedError: if it fails, or takes too long.
+    """
+    environment = dict(read_environment())
+    if case != MEMORY:
+        row_bytes = 2 * 4 * DIM + INDEX_BYTES + BESIDE_BYTES
+        budget = str(num_rows // SHARE * row_bytes)
+        environment["PARAMFLEET_PSERVER__MEMORY_BUDGET_BYTES"] = budget
+    with tempfile.TemporaryDirectory(dir=folder, prefix="cold-training-") as name:
+        environment["PARAMFLEET_PSERVER__COLD_DIR"] = str(Path(name) / "cold")
+        cpu = own_cpu_s()
+        ended = subprocess.run(
+            tied([*_command(name, num_rows), *(["--known"] if case == KNOWN else [])]),
+            cwd=name,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=WITHIN_S,
+        )
+        if ended.returncode:
+            raise ChildFailedError(ended.stderr[-LAST_CHARACTERS:])
+        seconds = json.loads((Path(name) / "seconds").read_text(encoding="utf-8"))
+    return Turn(PASSES * STEPS * SAMPLES / seconds, own_cpu_s() - cpu)
+
+
+def _command(folder: str, num_rows: int) -> Sequence[str]:
+    launch = module_command("paramfleet_worker", "launch")
+    script = str(Path(__file__).parent / "work" / "cold_steps.py")
+    options = {"rows": num_rows, "dim": DIM, "samples": SAMPLES}
+    options |= {"steps": STEPS, "warm": WARM, "passes": PASSES}
+    return [
+        *(*launch, "--worker-num=1", "--server-num=1", "--log-dir=log", script),
+        *(f"--folder={folder}", *(f"--{name}={value}" for name, value in options.items())),
+    ]
+
+
+def main() -> int:
+    """Measure, and print the tables and the suite."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, required=True, help="on the disk to measure")
+    parser.add_argument("--rows", type=int, default=ROWS)
+    parser.add_argument("--budget", type=float, default=BUDGET_S, help="seconds to measure")
+    parser.add_argument("--quick", action="store_true", help="see that it works, in seconds")
+    parser.add_argument("--output", type=Path, help="write the result here")
+    options = parser.parse_args()
+    rows = QUICK_ROWS if options.quick else options.rows
+    budget_s = QUICK_BUDGET_S if options.quick else options.budget
+    suite = with_machine(lambda: measure(options.folder, num_rows=rows, budget_s=budget_s))
+    for line in markdown_table(suite["rows"]):
+        print(line)
+    for name, value in suite["summary"].items():
+        print(f"{name}: {value} {suite['details']['refused'].get(name, '')}")
+    if options.output:
+        write_json(options.output, suite)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What is asked of pservers before a batch needs it."""

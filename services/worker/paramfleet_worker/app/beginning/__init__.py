@@ -1,0 +1,1 @@
+"""What a new user runs first: the demo, and a project to begin with."""

@@ -1,0 +1,1 @@
+"""What ``paramfleet demo`` runs: an example that comes with the package."""

@@ -1,0 +1,1 @@
+"""``paramfleet new``: a small project to begin with."""

@@ -1,0 +1,209 @@
+"""What a launch says of itself: what it starts, how far the job is, and how it ended."""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from paramfleet_shared.errors import FleetError
+from paramfleet_shared.settings.config import without_password
+from paramfleet_shared.system.clock import Clock
+from paramfleet_worker.app.launch.page_link import HasPid, show_page
+from paramfleet_worker.app.launch.planning import REDIS
+from paramfleet_worker.app.launch.preparing import PreparedLaunch
+from paramfleet_worker.core.causes import TRACEBACK_LINES, as_reason, cause_in
+from paramfleet_worker.core.events import Dismiss, Excuse, Report, describe_exit
+from paramfleet_worker.core.showing.reports import Course
+from paramfleet_worker.process.console import Console
+from paramfleet_worker.process.log_file import LogFile
+from paramfleet_worker.storage import JobRecords
+
+if TYPE_CHECKING:
+    from paramfleet_worker.app.operating import Operator
+
+__all__ = ["LAST_OUTPUT_WITHIN_S", "Telling"]
+
+TAIL_LINES = 20
+
+UNCAUGHT = describe_exit(1)
+"""How a script ends that an exception ended."""
+
+LAST_OUTPUT_WITHIN_S = 0.3
+"""How long the output of a process that ended may take to come through its pipe."""
+
+LOOK_EVERY_S = 0.5
+"""Seconds between two looks at how far the job is."""
+
+
+class HasOutput(HasPid, Protocol):
+    """A process of the job, and what it wrote."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether its end was seen."""
+        ...
+
+    @property
+    def log(self) -> Path:
+        """The file of its output."""
+        ...
+
+    def tail(self, num_lines: int) -> list[str]:
+        """Return its last lines."""
+        ...
+
+    async def drained(self, timeout_s: float) -> None:
+        """Wait until all of its output has come."""
+        ...
+
+
+class Telling:
+    """The launcher's words to its user. Belongs to its event loop.
+
+    Args:
+        prepared: What is started.
+        console: Where they are shown.
+        clock: Measures how long the job takes, and paces the looks at it.
+
+    Raises:
+        OSError: if the launcher's log can't be written.
+    """
+
+    def __init__(self, prepared: PreparedLaunch, console: Console, clock: Clock) -> None:
+        self._prepared = prepared
+        self._plan = prepared.plan
+        self._console = console
+        self._clock = clock
+        self._course = Course(clock.monotonic())
+        self._operator: Operator | None = None
+        self._look = asyncio.Event()
+        self._verdict = ""
+        self._log = LogFile(self._plan.own_log, console.say)
+        console.keep(self._log)
+
+    def close(self) -> None:
+        """Write no more to the launcher's log."""
+        self._console.end_drawing()
+        self._log.close()
+
+    def begin(self) -> None:
+        """Say what is to be started, and how to see more of it."""
+        for line in self._prepared.lines:
+            if line.startswith("warning: "):
+                self._console.say(line)
+            else:
+                self._console.note(line)
+
+    def members(self) -> None:
+        """Say what is started now."""
+        plan, facts = self._plan, self._plan.facts
+        workers = _count(len(facts.topology.workers), "worker")
+        servers = _count(plan.num_processes, "pserver")
+        groups = f" for {_count(plan.groups, 'group')}" if plan.groups else ""
+        logs = f"logs in {_short(facts.log_dir)} (--verbose shows them here)"
+        self._console.tell(f"job {facts.job}: {workers}, {servers}{groups}; {logs}")
+        self._console.note(
+            f"coordinator {facts.topology.coordinator.text}, "
+            f"Redis {without_password(facts.redis)}"
+        )
+
+    # -- the middle
+
+    async def page(self, records: JobRecords, coordinator: HasPid) -> None:
+        """Say where the coordinator's page is, which is elsewhere after each of its starts."""
+        self._operator = await show_page(self._prepared, records, self._console, coordinator)
+
+    async def watch(self) -> None:
+        """Show how far the job is, until this is cancelled."""
+        while True:
+            operator = self._operator
+            if operator is not None:
+                with contextlib.suppress(FleetError, OSError):  # it may be restarting
+                    status = await asyncio.to_thread(operator.get, "status")
+                    self._show(status)
+            self._look.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_EVERY_S):
+                    await self._look.wait()
+
+    def look(self) -> None:
+        """Look at once: a process has ended, and soon nobody answers."""
+        self._look.set()
+
+    def excuse(self, action: Excuse) -> None:
+        """Say that a worker failed that was started again too late."""
+        self._console.say(
+            f"{action.name.label} {action.how} after the job had finished: it was "
+            "started again too late; what its script does after the training may be "
+            "missing"
+        )
+
+    def dismiss(self, action: Dismiss) -> None:
+        """Say why processes are stopped that didn't end by themselves."""
+        names = ", ".join(name.label for name in action.names)
+        self._console.say(
+            f"all workers have ended well; stopping {names}: the coordinator was "
+            "started again and may not know it"
+        )
+
+    # -- the end
+
+    async def report(self, cause: Report, child: HasOutput | None, *, num_alive: int) -> None:
+        """Say what ended the job: first the cause, then who had it, then its last lines.
+
+        Args:
+            cause: Which process it was, and how.
+            child: That process, if it is here.
+            num_alive: How many others there are.
+        """
+        if child is not None and child.ended:
+            await child.drained(LAST_OUTPUT_WITHIN_S)
+        self._console.end_drawing()
+        reason = as_reason(cause.reason)
+        if child is not None and not reason and cause.how == UNCAUGHT:
+            reason = cause_in(child.tail(TRACEBACK_LINES))
+        where = "" if cause.local or cause.name == REDIS else " on another machine"
+        why = f" ({reason})" if reason else ""
+        self._verdict = f"the job failed: {cause.name.label}{where} {cause.how}{why}"
+        if reason:
+            self._console.fail(f"error: {reason}")
+        stopping = f"; stopping the other {num_alive} processes" if num_alive else ""
+        self._console.fail(self._verdict + stopping)
+        if child is None:
+            return
+        self._console.say(f"the last lines of {child.log}:")
+        for line in child.tail(TAIL_LINES) or ["(it has written none since it was started)"]:
+            self._console.say(f"    {line}")
+
+    def last_words(self, code: int) -> None:
+        """Say how the job ended."""
+        self._console.end_drawing()
+        if self._verdict:
+            self._console.fail(self._verdict)
+            return
+        ended = "finished after" if code == 0 else "stopped after"
+        course = self._course.result(self._clock.monotonic())
+        logs = f"logs in {_short(self._plan.facts.log_dir)}"
+        self._console.tell(f"{ended} {course}; {logs}")
+
+    def _show(self, status: Mapping[str, Any]) -> None:
+        told = self._course.see(status, self._clock.monotonic())
+        if told is None:
+            return
+        if told.line and self._console.draws:
+            self._console.record(told.line)
+        elif told.line:
+            self._console.tell(told.line)
+        self._console.draw(told.parts, told.share)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _short(folder: str) -> str:
+    """Return a path from the working folder on, if it is below that."""
+    with contextlib.suppress(ValueError):
+        return str(Path(folder).relative_to(Path.cwd()))
+    return folder

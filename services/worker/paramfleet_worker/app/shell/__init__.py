@@ -1,0 +1,1 @@
+"""The command line itself: commands of other packages, and what shells complete."""

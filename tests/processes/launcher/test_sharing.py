@@ -1,0 +1,73 @@
+"""Pservers and workers of a launch are forks of one process that has imported for them."""
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.slow,
+    pytest.mark.forked(False),
+    pytest.mark.skipif(os.uname().sysname != "Linux", reason="forks are made on Linux alone"),
+]
+
+TELLS = """
+was_there = "torch._dynamo" in sys.modules
+import torch
+say(json.dumps([
+    who, was_there, sys.argv[1:], __name__, os.path.basename(__file__),
+    os.environ["OMP_NUM_THREADS"], sys.orig_argv[1:],
+]))
+left = open(f"left-{who}.txt", "w")
+left.write("behind")
+"""
+
+
+def told(launched: Any) -> list[list[Any]]:
+    lines = [line.partition("] ")[2] for line in launched.lines if '] ["' in line]
+    return sorted(json.loads(line) for line in lines)
+
+
+def test_workers_and_pservers_share_their_imports_and_end_as_interpreters(
+    launch: Callable[..., Any], tmp_path: Path
+) -> None:
+    ends = 'take_part()\nif who == "worker 0":\n    print("the result")\n'
+    launched = launch(TELLS + ends, "--server_num=1", "--worker_num=2")
+
+    assert launched.read_to_end() == 0, launched.text
+
+    script = str(tmp_path / "train.py")
+    rest = [["--epochs=3"], "__main__", "train.py", "1", [script, "--epochs=3"]]
+    assert told(launched) == [
+        ["pserver 0", False, *rest],  # it needs no optimizer
+        ["worker 0", True, *rest],
+        ["worker 1", True, *rest],
+    ]
+    assert launched.stdout == "the result\n"
+    for who in ("pserver 0", "worker 0", "worker 1"):
+        assert (tmp_path / f"left-{who}.txt").read_text() == "behind"
+
+
+def test_who_asks_for_it_gets_new_interpreters(launch: Callable[..., Any]) -> None:
+    body = TELLS.replace("import torch\n", "if False: import torch\n") + "take_part()\n"
+
+    launched = launch(body, "--no-share-imports")
+
+    assert launched.read_to_end() == 0, launched.text
+    assert [was for _, was, *_ in told(launched)] == [False, False]
+
+
+def test_an_interrupt_while_all_wait_for_the_imports_ends_the_launch(
+    launch: Callable[..., Any],
+) -> None:
+    launched = launch("import torch\nwait()\n", "--worker_num=2")
+    launched.read_until("logs in")
+
+    launched.process.send_signal(signal.SIGINT)
+
+    assert launched.read_to_end() == 128 + signal.SIGINT, launched.text

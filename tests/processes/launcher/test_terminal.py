@@ -1,0 +1,167 @@
+"""What a launch shows to a person at a terminal, and to a file: a real pty, real processes."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import termios
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from paramfleet_shared.settings.config import read_environment
+from paramfleet_shared.system.processes.keeping import tied
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
+TRAINS = """
+async def train(session):
+    for step in range(1, 7):
+        facts = {"step": step, "total_steps": 6, "loss": 1 / step, "staleness": 1}
+        await session.publish({**facts, "mode": "sync"})
+        await asyncio.sleep(0.4)
+    print(f"my own words, {who}", flush=True)
+
+take_part(train)
+if who == "worker 0":
+    print(json.dumps({"auc": 0.75}), flush=True)
+"""
+"""Six steps, each of some heartbeats, and nearly as many looks of the launcher."""
+
+FAILS = """
+if who == "worker 1":
+    raise ValueError("no rows in part 3")
+wait()
+"""
+
+QUIET = {"PARAMFLEET_LAUNCH__VERBOSE": "0", "PARAMFLEET_LEASE_RENEW_S": "0.2"}
+
+
+@dataclass
+class Seen:
+    """What was on the terminal until the end."""
+
+    raw: bytes
+    code: int
+
+    @property
+    def plain(self) -> str:
+        return re.sub(r"\x1b\[[0-9;]*m", "", self.raw.decode()).replace("\r\n", "\n")
+
+    @property
+    def lines(self) -> list[str]:
+        """What stayed: a line that was erased is drawn over."""
+        return [line.rpartition("\r\x1b[2K")[2] for line in self.plain[:-1].split("\n")]
+
+
+def at_terminal(
+    folder: Path, preamble: str, body: str, *options: str, **variables: str
+) -> Seen:
+    script = folder / "train.py"
+    script.write_text(preamble + textwrap.dedent(body))
+    leader, follower = os.openpty()
+    termios.tcsetwinsize(follower, (40, 110))
+    command = [sys.executable, "-m", "paramfleet_worker", "launch", "--worker_num=2", *options]
+    process = subprocess.Popen(
+        tied([*command, str(script)]),
+        cwd=folder,
+        env={**read_environment(), "LANG": "C.UTF-8", "TERM": "xterm", **QUIET, **variables},
+        stdin=follower,
+        stdout=follower,
+        stderr=follower,
+        start_new_session=True,
+    )
+    os.close(follower)
+    raw = b""
+    try:
+        while data := os.read(leader, 1 << 16):
+            raw += data
+    except OSError:  # the last process that had the terminal has ended
+        pass
+    finally:
+        os.close(leader)
+    return Seen(raw, process.wait())
+
+
+def test_a_terminal_has_the_job_its_page_its_progress_and_its_result(
+    tmp_path: Path, preamble: str
+) -> None:
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" >> {tmp_path}/opened\n')
+    browser.chmod(0o700)
+
+    seen = at_terminal(tmp_path, preamble, TRAINS, "--job=seen", "--open", BROWSER=str(browser))
+
+    assert seen.code == 0, seen.plain
+    assert (
+        seen.lines[0]
+        == "job seen: 2 workers, 1 pserver; logs in log (--verbose shows them here)"
+    )
+    page = re.search(r"the job's page, .*: (http://127.0.0.1:\d+/)#code=([\w-]+) ", seen.plain)
+    assert page is not None, seen.plain
+    opened = re.fullmatch(r"(.*)#code=([\w-]+)\n", (tmp_path / "opened").read_text())
+    assert opened is not None
+    assert opened[1] == page[1]
+    assert opened[2] != page[2], "a code opens the page once"
+    assert re.search(r"\r\x1b\[2K\x1b\[36m━.*/6  .*loss 0\.\d+  staleness 1", seen.raw.decode())
+    assert "[worker 1] my own words, worker 1" in seen.lines
+    assert "my own words, worker 0" in seen.lines
+    assert '{"auc": 0.75}' in seen.lines
+    assert re.match(r"finished after 0:\d\d: step \d of 6, loss 0\.", seen.lines[-1]), (
+        seen.lines
+    )
+    assert "job.joined" not in seen.plain
+    assert "setting" not in seen.plain
+    kept = (tmp_path / "log" / "launcherlog.0").read_text()
+    assert "launcher worker_num = 2 (argument)\n" in kept
+    assert "#code=" not in kept
+    assert "job.training" in (tmp_path / "log" / "coordinatorlog.0").read_text()
+
+
+def test_of_a_failure_the_cause_comes_first_and_in_red(tmp_path: Path, preamble: str) -> None:
+    seen = at_terminal(tmp_path, preamble, FAILS)
+
+    assert seen.code == 1
+    verdict = "the job failed: worker 1 exited with code 1 (ValueError: no rows in part 3)"
+    at = seen.lines.index("error: ValueError: no rows in part 3")
+    assert seen.lines[at + 1].startswith(f"{verdict}; stopping")
+    assert seen.lines[-1] == verdict
+    assert b"\x1b[1;31merror: ValueError: no rows in part 3\x1b[0m" in seen.raw
+
+
+def test_a_file_gets_neither_colours_nor_what_is_for_the_logs(
+    tmp_path: Path, preamble: str
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(preamble + textwrap.dedent(TRAINS))
+    command = [sys.executable, "-m", "paramfleet_worker", "launch", "--worker_num=2"]
+
+    ended = subprocess.run(
+        tied([*command, "--job=kept", str(script)]),
+        cwd=tmp_path,
+        env={**read_environment(), **QUIET},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+
+    assert json.loads(ended.stdout.splitlines()[-1]) == {"auc": 0.75}
+    assert "\x1b" not in ended.stderr
+    patterns = (
+        r"\[launcher\] job kept: 2 workers, 1 pserver; logs in log \(.*\)",
+        r"\[launcher\] the job's page: http://127.0.0.1:\d+/ \(.*\)",
+        r"\[(worker 1|pserver 0)\] .*",
+        r"\[worker 0\] done",
+        r"\[launcher\] finished after 0:\d\d: step \d of 6, .*",
+    )
+    strange = [
+        line
+        for line in ended.stderr.splitlines()
+        if not any(re.fullmatch(pattern, line) for pattern in patterns)
+    ]
+    assert not strange
+    assert "job.joined" not in ended.stderr
