@@ -1,0 +1,94 @@
+"""Write ``docs/api.md``, which names every public name of Python: ``make docs``.
+
+MkDocs puts signatures and docstrings there. ``fleet.init`` is a method of the process's one
+session, so the page says of each name where its docstring is. A test compares the page with
+what modules have in ``__all__``.
+"""
+
+import importlib
+import inspect
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import paramfleet as fleet
+
+__all__ = ["PAGE", "render"]
+
+PAGE = Path(__file__).parents[1] / "docs" / "api.md"
+
+HEAD = """\
+# Python
+
+What training code may import, `import paramfleet as fleet`. Written by `make docs`; the text is
+that of the docstrings. Keys of a strategy, of datasets and of model folders are in
+[configuration](configuration.md).
+
+A process has one session; the functions of `fleet` work on it. Errors are classes of one tree,
+whose four branches say what the caller may do next
+([failure model](failure-model.md#what-the-caller-may-do-next)).
+"""
+
+MODULES = {
+    "paramfleet": ("fleet", "The life of a job, training and saving."),
+    "paramfleet.nn": (
+        "fleet.nn",
+        "Modules for ids; how they are used: [embeddings](embeddings.md).",
+    ),
+    "paramfleet.training.optim": (
+        "fleet.optim",
+        "Optimizers that torch doesn't have; those of servers: [optimizers](optimizers.md).",
+    ),
+    "paramfleet.data": ("fleet.data", "Files of samples; how they are used: [data](data.md)."),
+    "paramfleet.serving": (
+        "fleet.serving",
+        "Exported models and running servers; how they are used: [serving](serving.md).",
+    ),
+    "paramfleet.runner": (
+        "paramfleet.runner",
+        "What modules of a [model folder](starting.md#model-folders) derive from.",
+    ),
+    "paramfleet.text": (
+        "fleet.text",
+        "Text for skip-gram, and how vectors of words are judged.",
+    ),
+}
+"""Public modules, by the name under which the page has them."""
+
+SEPARATE = ("data", "nn", "optim", "serving", "text")
+"""Public names of ``fleet`` that are modules with a section of their own."""
+
+
+def render() -> str:
+    """Return the page."""
+    parts = [HEAD]
+    for path, (name, sentence) in MODULES.items():
+        parts.append(f"## {name}\n\n{sentence}\n")
+        parts += _entries(importlib.import_module(path), name)
+    return "\n".join(parts)
+
+
+def _entries(module: ModuleType, name: str) -> Iterator[str]:
+    for public in module.__all__:
+        if module is fleet and public in SEPARATE:
+            continue
+        found = getattr(module, public)
+        heading = f"{name}.{public}"
+        yield (
+            f"::: {_path_of(found)}\n    options:\n"
+            f'      heading: "{heading}"\n      toc_label: "{public}"\n'
+        )
+
+
+def _path_of(found: Any) -> str:
+    """Return where the docstring of a public name is: of an instance, its class's."""
+    if not (inspect.isclass(found) or callable(found)) or not hasattr(found, "__qualname__"):
+        found = type(found)
+    module = sys.modules[found.__module__]
+    return f"{module.__name__}.{found.__qualname__}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render(), encoding="utf-8")
