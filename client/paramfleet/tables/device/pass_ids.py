@@ -7,6 +7,7 @@ its row stays where it is. The others' places are free then, and new ids take th
 Sans-io, in the host's memory. Shape legend: n = ids of the pass, U = different ids of a batch.
 """
 
+import threading
 from typing import NamedTuple
 
 import numpy as np
@@ -50,11 +51,16 @@ class PassWithoutIdsError(ContractError):
 
 
 class IdSet:
-    """Different ids, each with a number from 0 in order of first appearance."""
+    """Different ids, each with a number from 0 in order of first appearance.
+
+    One thread adds. Several may search then: the training looks ids of a pass up while the
+    next one is made beside it, from what this one has.
+    """
 
     def __init__(self, table: str) -> None:
         self._index = SlotIndex(table=table)
         self._num = 0
+        self._searching = threading.Lock()  # a search leaves marks in the index's own memory
 
     def __len__(self) -> int:
         return self._num
@@ -82,7 +88,8 @@ class IdSet:
 
     def find(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the number of each id, int64 [U], -1 of one that isn't here."""
-        found = self._index.find(ids, create=False)
+        with self._searching:
+            found = self._index.find(ids, create=False)
         found[found >= self._num] = -1
         return found
 

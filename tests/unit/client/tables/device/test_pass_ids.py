@@ -1,5 +1,7 @@
 """Ids of a pass have places, and keep them in the next one."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -30,6 +32,23 @@ def test_ids_that_were_only_tried_are_not_of_the_set() -> None:
     assert found.try_to_add(np.array([3, 9, 8, 9])).tolist() == [1, 2, 3, 2]
     assert (len(found), found.num_tried, found.ids.tolist()) == (2, 4, [7, 3])
     assert found.find(np.array([9, 3, 1])).tolist() == [-1, 1, -1]
+
+
+def test_a_pass_is_searched_while_the_next_one_is_made_of_it() -> None:
+    ids = np.arange(0, 20_000, 2)
+    now = PassIds.of("items", id_set(ids.tolist()))
+    following = id_set(np.arange(20_000).tolist())
+
+    def make_next() -> None:
+        for _ in range(200):
+            later = PassIds.of("items", following, now)
+            assert_array_equal(later.is_new, np.arange(20_000) % 2 == 1)
+
+    with ThreadPoolExecutor(1) as reader:
+        making = reader.submit(make_next)
+        while not making.done():
+            assert_array_equal(now.places_of(ids, batch=0), np.arange(10_000))
+        making.result()
 
 
 def test_a_first_pass_has_its_different_ids_in_order() -> None:
