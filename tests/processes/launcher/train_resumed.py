@@ -55,8 +55,8 @@ for batch in batches:
     numbers += ids.tolist()
     if optimizer.num_steps == args.stop_after:
         pause = threading.Event()
-        while not list(Path("saved").glob(f"*-step-{args.stop_after}")):
-            pause.wait(0.01)  # it is written beside the training
+        while not Path("saved", "latest").resolve().match(f"*-step-{args.stop_after}"):
+            pause.wait(0.01)  # it is written beside the training, and named last
         print(f"stands still after {optimizer.num_steps}", file=sys.stderr, flush=True)
         threading.Event().wait()  # until the whole job is killed
 fleet.average_buffers()
