@@ -2,12 +2,16 @@
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import re
 import shutil
 import socket
+import threading
+import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -336,6 +340,40 @@ async def test_a_coordinator_that_answers_is_no_finding(
 
     assert "version-differs" in found, "it did look at the job"
     assert not found & {"coordinator-unreachable", "clock-skew-coordinator"}
+
+
+async def test_a_connection_that_the_coordinator_keeps_open_is_closed(
+    own_redis: EmbeddedRedis, certificates: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificates.issue("pserver")
+    pages = certificates.tls("coordinator").accepts("pserver", protocol="http/1.1")
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as thread:
+        asked_enough = threading.Event()
+
+        def answer_and_stay_silent() -> None:
+            taken, _ = listening.accept()
+            with pages.context().wrap_socket(taken, server_side=True) as connection:
+                connection.recv(1000)
+                connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+                asked_enough.wait(60)
+
+        answering = thread.submit(answer_and_stay_silent)
+        await own_redis.start()
+        await open_job(own_redis.url, admin=f"127.0.0.1:{listening.getsockname()[1]}")
+        monkeypatch.setenv("PARAMFLEET_REDIS", own_redis.url)
+        monkeypatch.setenv("PARAMFLEET_JOB", "flights")
+        monkeypatch.setenv("PARAMFLEET_TLS_DIR", str(certificates.folder / "ours"))
+
+        with warnings.catch_warnings(record=True) as left_open:
+            warnings.simplefilter("always", ResourceWarning)
+            found = await in_thread()
+            gc.collect()
+        asked_enough.set()
+        answering.result()
+
+    assert "version-differs" in found, "it did look at the job"
+    assert "coordinator-unreachable" not in found
+    assert not [str(each.message) for each in left_open]
 
 
 def test_a_person_is_told_where_what_and_what_to_do(

@@ -5,6 +5,7 @@ lasts a second.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import time
@@ -190,14 +191,21 @@ async def _ask_coordinator(admin: str, tls: Tls | None) -> tuple[bool, float | N
     except (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError):
         return False, None
     finally:
-        if writer is not None:
-            writer.close()
+        if writer is not None:  # TLS would wait for the other side's end, and the loop ends
+            writer.transport.abort()
+            await _gone(writer)
     now = time.time()  # noqa: TID251 -- wall clocks are what is compared
     for line in head.decode("latin-1").split("\r\n"):
         if line.lower().startswith("date:"):
             date = parsedate_to_datetime(line[5:].strip())
             return True, date.timestamp() + 0.5 - now  # it says whole seconds
     return True, None
+
+
+async def _gone(writer: asyncio.StreamWriter) -> None:
+    """Wait until the socket of an aborted connection is closed."""
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
 
 
 def _plain(answer: Any) -> dict[str, str]:
