@@ -44,6 +44,10 @@ WITHIN_S = 180.0
 
 COMPILED_WITHIN_S = 900.0
 
+_NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
+"""The variable that lets each process compile all modules of a checkout anew. What pip has
+installed is compiled, so no process that is measured has it."""
+
 _WORK = Path(__file__).parent / "work"
 
 _CLIENT = """
@@ -121,7 +125,7 @@ def _start(command: Sequence[str], num_workers: int) -> Turn:
         ended = subprocess.run(
             tied([*command, f"--folder={name}"]),
             cwd=name,
-            env=read_environment(),
+            env=_environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -139,7 +143,13 @@ def _start(command: Sequence[str], num_workers: int) -> Turn:
 def _printed(code: str) -> float:
     """Return the number that a program of this interpreter prints."""
     command = tied([sys.executable, "-c", code])
-    return float(subprocess.check_output(command, text=True, timeout=WITHIN_S))
+    said = subprocess.check_output(command, env=_environment(), text=True, timeout=WITHIN_S)
+    return float(said)
+
+
+def _environment() -> dict[str, str]:
+    """Return the variables of what is measured."""
+    return {k: v for k, v in read_environment().items() if k != _NO_BYTECODE}
 
 
 def _compile_cpu_s() -> float:
@@ -148,7 +158,7 @@ def _compile_cpu_s() -> float:
         before = own_cpu_s()
         subprocess.run(
             tied(module_command("paramfleet_shared.tables.warm")),
-            env={**read_environment(), "NUMBA_CACHE_DIR": name},
+            env={**_environment(), "NUMBA_CACHE_DIR": name},
             stdout=subprocess.DEVNULL,
             check=True,
             timeout=COMPILED_WITHIN_S,

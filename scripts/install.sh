@@ -95,6 +95,12 @@ install_project() {
     fi
 }
 
+# As pip does with what it installs by copying: where Python may not write byte code itself,
+# each process of a job would compile hundreds of modules.
+compile_modules() {
+    "$PY" -m compileall -q client shared services models examples >&2
+}
+
 compile_kernels() {
     say "install: compiling the table kernels"
     "$PY" -m paramfleet_shared.tables.warm all >&2
@@ -111,6 +117,7 @@ install_peers() {
 is_supported "$PY" && pip --version >/dev/null 2>&1 || make_environment
 if ! is_installed project; then
     install_project
+    compile_modules
     remember project
 fi
 if [ "${KERNELS:-now}" != later ] && ! is_installed kernels; then
