@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+import threading
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,6 +20,8 @@ def serving_s3() -> Iterator[str]:
         tied(command), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
     assert server.stderr is not None
+    # It writes a line for each request, and stands still where nobody reads them.
+    reading = threading.Thread(target=deque, args=(server.stderr, 0))
     try:
         said = ""
         for line in server.stderr:
@@ -25,7 +29,10 @@ def serving_s3() -> Iterator[str]:
             if "Running on" in line:
                 break
         assert "Running on" in said, said
+        reading.start()
         yield said.rstrip().rpartition(" ")[2]
     finally:
         server.kill()
+        if reading.ident is not None:
+            reading.join()
         server.communicate()

@@ -80,8 +80,11 @@ class Launched:
         (found,) = [pid for pid in self.all if name in " ".join(words_of(pid, "cmdline"))]
         return found
 
-    def end(self) -> int:
-        return self.process.wait(WITHIN_S)
+    def end(self, within_s: float = WITHIN_S) -> int:
+        try:
+            return self.process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"not within {within_s:g} s:\n{self.text}")
 
     def survivors(self) -> list[int]:
         """Return which processes are left: those found before, and any with our mark."""
@@ -115,7 +118,7 @@ def test_the_last_line_says_which_error_ended_the_first_worker(
     bad = SCRIPT.with_name("train_bad.py")
     launched = launch(f"--mode={mode}", "--nan=row", "--uncaught", script=bad)
 
-    assert launched.process.wait(END_WITHIN_S) == 1
+    assert launched.end(END_WITHIN_S) == 1
 
     last = launched.said[-1]
     assert last.startswith("the job failed: worker 1 exited with code 1 (GradientError: "), last
@@ -153,14 +156,14 @@ def test_a_killed_worker_of_an_elastic_job_is_lost_without_a_wait(
 
     launched.wait_for("worker.lost index=1 incarnation=1 reason='was killed by SIGKILL'")
     enough.touch()
-    assert launched.process.wait(END_WITHIN_S) == 0, launched.text
+    assert launched.end(END_WITHIN_S) == 0, launched.text
     assert launched.survivors() == []
 
 
 def test_a_script_that_raises_is_shown_with_its_last_lines(launch: Any) -> None:
     launched = launch("--raise_at", "6")
 
-    code = launched.process.wait(END_WITHIN_S)
+    code = launched.end(END_WITHIN_S)
 
     assert code == 1
     assert launched.failures[0].startswith("the job failed: worker 1 ")
@@ -230,7 +233,7 @@ def test_who_stood_still_for_two_leases_goes_on_and_costs_nobody_the_job(
         assert launched.failures == [], role
     enough.touch()
 
-    assert launched.process.wait(END_WITHIN_S) == 0, launched.text
+    assert launched.end(END_WITHIN_S) == 0, launched.text
     assert launched.failures == []
     learned = re.findall(r"left with (\[.*\])", launched.text)
     assert len(learned) == 2
@@ -295,7 +298,7 @@ def test_who_stays_away_for_long_is_blamed_and_not_who_gave_up_because_of_it(
 
     os.kill(launched.find(role), signal.SIGSTOP)
 
-    assert launched.process.wait(END_WITHIN_S) == 1, launched.text
+    assert launched.end(END_WITHIN_S) == 1, launched.text
     assert launched.failures[0].startswith(f"the job failed: {role} ({words}"), (
         launched.failures
     )
@@ -314,7 +317,7 @@ def test_a_process_that_stands_still_for_longer_than_its_grace_is_blamed_itself(
 
     os.kill(launched.find(role), signal.SIGSTOP)
 
-    assert launched.process.wait(END_WITHIN_S) == 1, launched.text
+    assert launched.end(END_WITHIN_S) == 1, launched.text
     assert launched.failures[0].startswith(f"the job failed: {role} (")
     assert "its launcher sees it alive" in launched.failures[0]
     assert launched.survivors() == []
@@ -342,7 +345,7 @@ def test_a_data_folder_put_back_to_an_older_copy_while_all_workers_are_dead_is_n
     shutil.copytree(copy, folder)
     os.kill(launched.process.pid, signal.SIGCONT)
 
-    assert launched.process.wait(END_WITHIN_S) == 1, launched.text
+    assert launched.end(END_WITHIN_S) == 1, launched.text
     assert "pserver 0" in launched.failures[0]
     assert "its data folder is an older copy" in launched.failures[0]
     assert launched.survivors() == []
