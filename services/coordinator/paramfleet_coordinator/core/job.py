@@ -345,6 +345,7 @@ class Job:
         Returns:
             What changed.
         """
+        begun = self._begin()  # with whom the last look has left: one may have died since
         self.members.observe(snapshot, now=now)
         self.losses.look(snapshot)
         for passed in snapshot.passed:
@@ -360,7 +361,7 @@ class Job:
         if self._may_go_on_without and self.state == "training":
             self.members.learn(_named_workers(snapshot), is_all=have_all_said, now=now)
         self._note_settled(now, have_all_said=have_all_said)
-        losses = [
+        losses = begun + [
             decision
             for place in self.members.of_role("pserver")
             for decision in self.note_return(place.member, now=now)
@@ -443,12 +444,16 @@ class Job:
                 moves=self.hosting is not None,
             )
             decisions.append(Decision(event="job.placed", facts={"endpoints": endpoints}))
+        return decisions + self._begin()
+
+    def _begin(self) -> list[Decision]:
+        """Begin the training if all are there; workers don't wait for it to be said."""
         complete = self.placement is not None and not self.members.missing("worker")
-        if self.state == "waiting" and complete and self.sizes.worker_num:
-            self.state = "training"
-            facts = {"workers": self.sizes.worker_num, "pservers": self.sizes.server_num}
-            decisions.append(Decision(event="job.training", facts=facts))
-        return decisions
+        if self.state != "waiting" or not complete or not self.sizes.worker_num:
+            return []
+        self.state = "training"
+        facts = {"workers": self.sizes.worker_num, "pservers": self.sizes.server_num}
+        return [Decision(event="job.training", facts=facts)]
 
     def _finish(self) -> list[Decision]:
         self.state = "finished"

@@ -109,7 +109,7 @@ class World:
         assert place is not None
         return self.admit(place)
 
-    def admit(self, place: Member) -> Member:
+    def admit(self, place: Member, *, dies_of: str = "") -> Member:
         known = self.job.members.places[place.key].incarnation
         self.events += [d.event for d in self.job.succeed(place)]
         self.evict()
@@ -119,6 +119,8 @@ class World:
         self.last_words.pop(member.key, None)
         self.silent.discard(member.index)
         self.job.members.confirm(member, now=self.now)
+        if dies_of:
+            self.ends[member.key], self.last_words[member.key] = "lost", dies_of
         self.look()
         return member
 
@@ -188,6 +190,20 @@ def test_a_worker_that_gave_up_is_lost_at_once_with_what_it_said() -> None:
     assert world.lost == [(0, 1)]
     assert world.job.record.lost[0].reason == "ValueError: no"
     assert world.events.count("worker.lost") == 1
+
+
+def test_a_worker_that_is_lost_before_the_next_look_has_been_in_the_training() -> None:
+    world = waiting()
+    world.join(host="ada")
+    place = world.ask(host="bob")
+    assert place is not None
+    world.admit(place, dies_of="was killed by SIGKILL")
+    world.ends["worker", 0] = "done"
+
+    world.look()
+
+    assert world.job.state == "finished"
+    assert world.events == ["job.placed", "job.training", "worker.lost", "job.finished"]
 
 
 def test_what_a_lost_worker_asks_for_is_refused() -> None:
