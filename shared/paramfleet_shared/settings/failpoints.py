@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 from paramfleet_shared.settings.points import DEFECTS, FAILPOINTS, Failpoint
 from paramfleet_shared.settings.ranges import SettingError
-from paramfleet_shared.system.clock import SystemClock
+from paramfleet_shared.system.clock import Clock, SystemClock
 
 __all__ = [
     "DEFECTS",
@@ -39,6 +39,7 @@ __all__ = [
     "Failpoint",
     "Planned",
     "arm",
+    "await_failpoint",
     "be_full",
     "call_at",
     "disarm",
@@ -110,6 +111,23 @@ def failpoint(name: str) -> None:
     """
     if _armed:
         _reach(name)
+
+
+async def await_failpoint(name: str, clock: Clock) -> None:
+    """As ``failpoint``, in a coroutine: a delay holds nothing else of the process up.
+
+    Args:
+        name: Of the point.
+        clock: By which it is waited.
+
+    Raises:
+        OSError: that the disk is full, where that was asked for.
+    """
+    for each in _due(name) if _armed else ():
+        if each.action == "delay":
+            await clock.sleep(each.delay_s)
+        else:
+            _act(each)
 
 
 def has_defect(name: str) -> bool:
@@ -233,12 +251,16 @@ def _life_of(environment: Mapping[str, str]) -> int:
 
 
 def _reach(name: str) -> None:
+    for each in _due(name):
+        _act(each)
+
+
+def _due(name: str) -> list[Planned]:
+    """Count that a point is reached; return what happens there now."""
     here = _armed.get(name, ())
     for each in here:
         each.reached += 1
-    for each in here:
-        if each.first <= each.reached <= each.last:
-            _act(each)
+    return [each for each in here if each.first <= each.reached <= each.last]
 
 
 def _act(planned: Planned) -> None:

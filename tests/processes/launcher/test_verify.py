@@ -102,7 +102,7 @@ async def test_windows_that_no_snapshot_has_are_found(tmp_path: Path) -> None:
     assert found.problems
 
 
-BEHIND = "pserver-1:before_append_ack=delay:300@20-400;pserver-0:before_apply=kill@150"
+BEHIND = "pserver-1:before_append_ack=delay:1000@20-400;pserver-0:before_apply=kill@150"
 """A follower is behind when the owner dies."""
 
 
@@ -115,15 +115,12 @@ async def test_changes_that_a_follower_lacks_when_an_owner_dies_are_sent_again(
     assert len(found.kills) == 1
 
 
-@pytest.mark.timeout(900)
 async def test_changes_that_are_called_durable_before_a_follower_has_them_are_found(
     tmp_path: Path,
 ) -> None:
-    # Where the follower has just caught up when the owner dies, nothing is wrong. It can't
-    # while it stands still; but each worker waits for it, too, so that the owner has then one
-    # change of each that the follower lacks: it must not die at the first of these.
+    # Where the follower has just caught up when the owner dies, nothing is wrong.
     problems: list[str] = []
-    for number in range(12):
+    for number in range(5):
         folder = tmp_path / str(number)
         folder.mkdir()
         plan = followed(BEHIND.replace("kill@150", f"kill@{150 + number}"))

@@ -41,7 +41,7 @@ from paramfleet_shared.errors.logs import OtherTermError
 from paramfleet_shared.errors.served import TablesNotDeclaredError
 from paramfleet_shared.net.rpc.client import Channel
 from paramfleet_shared.net.wire.message import Message
-from paramfleet_shared.settings.failpoints import failpoint
+from paramfleet_shared.settings.failpoints import await_failpoint, failpoint
 from paramfleet_shared.system.clock import Clock
 from paramfleet_shared.tables.kernels.basics.parts import parts_of
 from paramfleet_shared.tables.kernels.basics.readiness import compile_missing
@@ -308,7 +308,7 @@ class GroupFollower:
         """
         machine = self._machine
         assert machine is not None, "it was received"
-        failpoint("before_append_ack")
+        await await_failpoint("before_append_ack", self._clock)
         answer = await self._ask("follow_log", have=self.position)
         found = read_commands(answer, self.position + 1)
         self.owner_position = found.position

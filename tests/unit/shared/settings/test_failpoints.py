@@ -1,5 +1,6 @@
 """Failpoints: what the environment says is what happens at a point, and nothing else."""
 
+import asyncio
 import errno
 import re
 import signal
@@ -15,12 +16,14 @@ from paramfleet_shared.settings.failpoints import (
     DEFECTS,
     FAILPOINTS,
     arm,
+    await_failpoint,
     disarm,
     failpoint,
     has_defect,
     read_failpoints,
 )
 from paramfleet_shared.system.processes.keeping import tied
+from paramfleet_shared.testing.clock import FakeClock
 
 CHECKOUT = Path(__file__).parents[4]
 
@@ -72,6 +75,22 @@ def test_it_acts_at_the_times_that_are_named(text: str, times: list[int]) -> Non
     armed(text)
 
     assert reached("before_write", 5) == times
+
+
+async def test_a_delay_of_a_coroutine_holds_nothing_else_up() -> None:
+    armed("before_append_ack=delay:300@2;before_write=full@2")
+    clock = FakeClock()
+
+    await await_failpoint("before_append_ack", clock)
+    async with asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(await_failpoint("before_append_ack", clock))
+        await clock.advance(0.2)
+        assert not waiting.done()
+        await clock.advance(0.1)
+
+    await await_failpoint("before_write", clock)
+    with pytest.raises(OSError, match="No space left"):
+        await await_failpoint("before_write", clock)
 
 
 def test_it_acts_in_the_life_that_is_named() -> None:
@@ -156,7 +175,7 @@ def source() -> dict[str, list[str]]:
     for folder in ("client", "shared", "services"):
         for path in (CHECKOUT / folder).rglob("*.py"):
             text = path.read_text(encoding="utf-8")
-            for name in re.findall(r'\b(?:failpoint|has_defect)\(\s*"(\w+)"', text):
+            for name in re.findall(r'\b(?:(?:await_)?failpoint|has_defect)\(\s*"(\w+)"', text):
                 found.setdefault(name, []).append(str(path.relative_to(CHECKOUT)))
     return found
 
