@@ -21,6 +21,7 @@ from launched import LaunchedJob
 from paramfleet_shared.settings.config import read_environment
 from paramfleet_worker.app.finding import find_job
 from paramfleet_worker.app.operating import Operator, find_url
+from peer.children import ChildFailedError
 
 SERVERS = WORKERS = 2
 DAY_WITHIN_S = 600.0
@@ -68,7 +69,7 @@ def run(options: argparse.Namespace, evict: dict[str, Any]) -> Run:
                 done.would += sum(note["would"].values())
                 done.gone += sum(note["gone"].values())
                 done.rows.append(_rows_of(name))
-                done.memory_mb.append(_memory_mb(launched.pid))
+                done.memory_mb.append(memory_mb(launched.pid))
                 print(
                     f"day {day}: auc {done.auc[-1]:.4f}, rows {done.rows[-1]:,}, "
                     f"pservers {done.memory_mb[-1]:.1f} MB, gone {note['gone']}",
@@ -108,9 +109,16 @@ def _rows_of(job: str) -> int:
     return sum(int(table["rows"]) for table in tables if table["kind"] == "sparse")
 
 
-def _memory_mb(launcher: int) -> float:
-    """Return the memory that is the pservers' alone."""
+def memory_mb(launcher: int) -> float:
+    """Return the memory that is the pservers' alone.
+
+    Raises:
+        ChildFailedError: if the launcher has none.
+    """
     pservers = [pid for pid, role in members_of(launcher) if role == "pserver"]
+    if not pservers:
+        message = f"process {launcher} has no pservers"
+        raise ChildFailedError(message)
     return sum(sample_of(pid).num_bytes for pid in pservers) / 1e6
 
 

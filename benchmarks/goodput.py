@@ -95,7 +95,11 @@ def take_sample(job: RecoveringJob, done: Run) -> None:
 
 
 def members_of(launcher: int) -> Iterator[tuple[int, str]]:
-    """Yield the processes of a job and their roles."""
+    """Yield the processes of a job and their roles.
+
+    Args:
+        launcher: With --no-share-imports: processes are told by what they began with.
+    """
     yield launcher, "launch"
     for text in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split():
         with contextlib.suppress(OSError):

@@ -64,6 +64,7 @@ class LaunchedJob:
         path = Path(__file__).parent / "work" / script
         command = [
             *(sys.executable, "-m", "paramfleet_worker", "launch", *launch),
+            "--no-share-imports",  # each process is told by its command and its environment
             *(f"--log-dir={folder / 'log'}", str(path), f"--folder={folder}", *options),
         ]
         with self._log.open("wb") as log:

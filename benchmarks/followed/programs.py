@@ -152,7 +152,7 @@ class Programs:
     ) -> None:
         yaml, stream = folder / "model" / "config.yaml", folder / "stream"
         launch = ["launch", "--verbose", "--server_num=2", "--worker_num=2", f"--job={job}"]
-        launch += [f"--log-dir={folder / 'log'}", "-m", str(yaml)]
+        launch += ["--no-share-imports", f"--log-dir={folder / 'log'}", "-m", str(yaml)]
         follow = ["delta", "follow", str(stream), f"--job={job}", "--stay", "--keep=1000"]
         follow += [f"--every={every_s}", f"--dense-every={2 * every_s}"]
         follow += [f"--base-changes={base_changes}"]

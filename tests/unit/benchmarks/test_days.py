@@ -1,11 +1,14 @@
 """The made-up days of ``days.py``, and what it says of them."""
 
+import os
 from argparse import Namespace
 
 import numpy as np
+import pytest
 
-from days import Run, summary_of
+from days import Run, memory_mb, summary_of
 from drifting import BATCH, PER_SLOT, SLOTS, Days, auc_of
+from peer.children import ChildFailedError
 
 
 def test_days_are_the_same_for_all_and_their_ids_drift() -> None:
@@ -29,6 +32,11 @@ def test_the_area_under_the_curve_counts_pairs_in_order() -> None:
     scores = random.random(200).astype(np.float32)
     pairs = scores[labels > 0][:, None] > scores[labels == 0][None, :]
     assert auc_of(labels, scores) == pairs.mean()
+
+
+def test_the_memory_of_pservers_that_are_not_found_is_an_error() -> None:
+    with pytest.raises(ChildFailedError, match="has no pservers"):
+        memory_mb(os.getpid())
 
 
 def test_the_last_line_compares_both_trainings() -> None:
