@@ -17,7 +17,7 @@ from paramfleet.runner.models.model import Model
 from paramfleet.runner.online.trainer import train_by_days
 from paramfleet.runner.showing.outcome import Outcome
 from paramfleet.runner.training import train
-from paramfleet_shared.errors import ContractError, FleetError
+from paramfleet_shared.errors import ContractError, FleetError, JobFailedError
 from paramfleet_shared.files.addresses import Address, place_of
 from paramfleet_shared.settings.cli import BoundedCommand, BoundedGroup, echo
 from paramfleet_shared.system.clock import Clock, SystemClock
@@ -103,6 +103,7 @@ def _told(name: str, work: Work, path: Path, options: tuple[str, ...]) -> None:
 
     Raises:
         UsageError: if the configuration can't be what was meant.
+        JobFailedError: if another member of the job failed.
     """
     try:
         raw = read_config(path, options)
@@ -114,6 +115,8 @@ def _told(name: str, work: Work, path: Path, options: tuple[str, ...]) -> None:
         outcome = work(cls(config), SystemClock())
     except ContractError as error:
         raise click.UsageError(str(error)) from error
+    except JobFailedError:
+        raise  # which the session says in one line
     except FleetError as error:
         echo(f"paramfleet {name}: {error}", err=True)
         sys.exit(1)

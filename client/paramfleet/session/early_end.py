@@ -1,23 +1,32 @@
 """Notice that a script ends, and why, before it said that it was done."""
 
 import atexit
+import logging
 import sys
+from collections.abc import Callable
 from typing import Any, Protocol
 
-from paramfleet_shared.errors import ContractError, IntegrityError
+from paramfleet_shared.errors import ContractError, IntegrityError, JobFailedError
 
-__all__ = ["watch_for_early_end"]
+__all__ = ["say_jobs_failure_briefly", "watch_for_early_end"]
+
+log = logging.getLogger(__name__)
 
 
 class _Abandon(Protocol):
     def __call__(self, error: str | None, *, may_return: bool = False) -> None: ...
 
 
-def watch_for_early_end(abandon: _Abandon) -> None:
+def watch_for_early_end(abandon: _Abandon, *, rank: Callable[[], int]) -> None:
     """Call ``abandon`` when the script ends, with the exception that ended it, if one did.
 
     It says, too, whether another process that runs the script may do better: not where a rule
-    was broken, or the job's state can't be trusted.
+    was broken, or the job's state can't be trusted. Another member's failure has no traceback
+    here: it would show where this script happened to be.
+
+    Args:
+        abandon: What is called.
+        rank: Returns this worker's.
     """
     raised: list[tuple[str, bool]] = []
     report = sys.excepthook
@@ -25,6 +34,9 @@ def watch_for_early_end(abandon: _Abandon) -> None:
     def remember(kind: type[BaseException], error: BaseException, trace: Any) -> None:
         may_return = not isinstance(error, (ContractError, IntegrityError))
         raised.append((f"{kind.__name__}: {error}", may_return))
+        if isinstance(error, JobFailedError) and _is_others(error, rank()):
+            log.error("worker.job_failed", extra={"reason": str(error)})
+            return
         report(kind, error, trace)
 
     sys.excepthook = remember
@@ -34,3 +46,21 @@ def watch_for_early_end(abandon: _Abandon) -> None:
         abandon(error, may_return=may_return)
 
     atexit.register(end)
+
+
+def _is_others(error: JobFailedError, rank: int) -> bool:
+    """Return whether another member than the worker of this rank has failed."""
+    return (error.role, error.index) != ("worker", rank)
+
+
+def say_jobs_failure_briefly() -> None:
+    """Let a server's script end with one line, and no traceback, where the job has failed."""
+    report = sys.excepthook
+
+    def end(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        if isinstance(error, JobFailedError):
+            log.error("pserver.job_failed", extra={"reason": str(error)})
+            return
+        report(kind, error, trace)
+
+    sys.excepthook = end

@@ -21,7 +21,7 @@ from paramfleet.config.strategy import DistributedStrategy, TrainingMode
 from paramfleet.model_state.agreement import Agreement
 from paramfleet.nn.table_binding import TableConflictError
 from paramfleet.session.curves import Curves
-from paramfleet.session.early_end import watch_for_early_end
+from paramfleet.session.early_end import say_jobs_failure_briefly, watch_for_early_end
 from paramfleet.session.hosting import serve
 from paramfleet.session.process_group import Standing
 from paramfleet.tables.combined import Combined
@@ -111,7 +111,7 @@ class Session(Standing):
         elif self.is_server():
             self.settings = read_settings(host=self._role.host, warn=False)  # it warns itself
         if self.backend.joined:
-            watch_for_early_end(self.backend.abandon)
+            watch_for_early_end(self.backend.abandon, rank=self.worker_index)
 
     def init_server(self, dirname: str | Path | None = None) -> None:
         """Prepare to serve; with ``dirname``, start from the tables saved there.
@@ -152,6 +152,7 @@ class Session(Standing):
             raise CallOrderError(function="run_server", remedy="only a server calls it")
         dirs = [place_of(folder).absolute() for folder in checkpoint_dirs]
         load = self.settings.resume_from or self._load
+        say_jobs_failure_briefly()
         serve(self.role, load=load, checkpoint_dirs=dirs)
 
     def distributed_model(self, model: M) -> M:

@@ -34,6 +34,7 @@ from typing_extensions import override
 from paramfleet_shared.values.texts import MAX_SHOWN, printable, shortened, shown
 
 __all__ = [
+    "ENDED_EARLY",
     "ContractError",
     "FleetError",
     "HeldError",
@@ -171,6 +172,10 @@ class IntegrityError(FleetError):
     """State can no longer be trusted, or the job has ended: stop."""
 
     code = "integrity"
+
+
+ENDED_EARLY = "its script ended without fleet.stop_worker()"
+"""Why a job failed whose worker ended, by no exception, before it had said that it was done."""
 
 
 class JobFailedError(IntegrityError):

@@ -73,6 +73,23 @@ def test_the_last_line_names_the_error_that_ended_the_failed_worker(tmp_path: Pa
     assert ended.stderr.splitlines()[-1] == last
 
 
+def test_the_error_and_its_place_come_first_and_once(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        tied([*LAUNCH, "--no-verbose", "--nproc_per_node=2", script(tmp_path), "raise"]),
+        cwd=tmp_path, capture_output=True, text=True, timeout=WITHIN_S, check=False,
+    )  # fmt: skip
+
+    lines = ended.stderr.splitlines()
+    at = lines.index("[launcher] error: ValueError: no data")
+    verdict = "[launcher] the job failed: worker 1 exited with code 1"
+    assert lines[at + 1] == verdict
+    assert lines[at + 2].startswith(f"[launcher]     {tmp_path}/says.py:")
+    more = "its whole log: log/workerlog.1 (--verbose shows all logs here)"
+    assert lines[at + 4 :] == [f"{verdict}; {more}"]
+    assert ended.stderr.count("ValueError") == 2, "the error, and the source of the line"
+    assert "failed (exitcode" not in ended.stderr
+
+
 def test_two_machines_find_each_other_by_their_addresses(
     tmp_path: Path, free_port: int
 ) -> None:

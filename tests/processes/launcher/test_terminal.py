@@ -125,11 +125,70 @@ def test_of_a_failure_the_cause_comes_first_and_in_red(tmp_path: Path, preamble:
     seen = at_terminal(tmp_path, preamble, FAILS)
 
     assert seen.code == 1
-    verdict = "the job failed: worker 1 exited with code 1 (ValueError: no rows in part 3)"
     at = seen.lines.index("error: ValueError: no rows in part 3")
+    line = preamble.count("\n") + 3
+    verdict = "the job failed: worker 1 exited with code 1"
     assert seen.lines[at + 1].startswith(f"{verdict}; stopping")
-    assert seen.lines[-1] == verdict
+    assert seen.lines[at + 2 : at + 4] == [
+        f"    {tmp_path}/train.py:{line}, in <module>",
+        '        raise ValueError("no rows in part 3")',
+    ]
+    more = "its whole log: log/workerlog.1 (--verbose shows all logs here)"
+    assert seen.lines[-1] == f"{verdict}; {more}"
     assert b"\x1b[1;31merror: ValueError: no rows in part 3\x1b[0m" in seen.raw
+    assert seen.plain.count("ValueError: no rows") == 1
+    assert "Traceback" not in seen.plain
+    log = (tmp_path / "log" / "workerlog.1").read_text()
+    assert "Traceback (most recent call last):" in log
+
+
+MEETS = """
+import torch
+import paramfleet as fleet
+
+fleet.init()
+if fleet.is_server():
+    fleet.init_server()
+    fleet.run_server()
+    sys.exit()
+model = fleet.distributed_model(fleet.nn.Embedding(0, 8, name="deep"))
+optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
+fleet.distributed_optimizer(optimizer, fleet.DistributedStrategy())
+fleet.init_worker()
+if who == "worker 1":
+    END
+fleet.barrier_worker()
+wait()
+"""
+
+
+def test_who_only_misses_the_one_that_failed_says_nothing(
+    tmp_path: Path, preamble: str
+) -> None:
+    raises = MEETS.replace("END", "raise ValueError('no rows in part 3')")
+
+    seen = at_terminal(tmp_path, preamble, raises)
+
+    at = seen.lines.index("error: ValueError: no rows in part 3")
+    assert len(seen.lines) - at == 5, seen.plain
+    assert "Traceback" not in seen.plain
+    assert "SIGTERM" not in seen.plain
+    for name in ("workerlog.0", "serverlog.0"):
+        assert "Traceback" not in (tmp_path / "log" / name).read_text()
+
+
+@pytest.mark.parametrize("begun", ["", MEETS.partition("if who ==")[0]])
+def test_the_message_that_ends_a_script_is_the_cause(
+    tmp_path: Path, preamble: str, begun: str
+) -> None:
+    ends = "\n    sys.exit('no data folder: set --data')\n"
+
+    seen = at_terminal(tmp_path, preamble, begun + f"if who == 'worker 1':{ends}wait()")
+
+    assert seen.code == 1
+    at = seen.lines.index("error: no data folder: set --data")
+    assert seen.lines[at + 1].startswith("the job failed: worker 1 exited with code 1; ")
+    assert len(seen.lines) - at <= 10
 
 
 def test_a_file_gets_neither_colours_nor_what_is_for_the_logs(

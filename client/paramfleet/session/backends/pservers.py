@@ -24,7 +24,7 @@ from paramfleet.training.modes.gpubox.mode import GpuBoxMode
 from paramfleet.training.modes.sync import SyncMode
 from paramfleet.training.optimizer import DistributedOptimizer
 from paramfleet.transport.communicator import Communicator
-from paramfleet_shared.errors import FleetError
+from paramfleet_shared.errors import ENDED_EARLY, FleetError
 from paramfleet_shared.errors.served import ElasticModeError
 from paramfleet_shared.telemetry.logs_and_metrics import note
 
@@ -193,7 +193,7 @@ class PserverBackend(Backend):
         if self.stopped or not communicator.is_own:
             return
         self.stopped = True
-        why = error or "its script ended without fleet.stop_worker()"
+        why = error or ENDED_EARLY
         asked = self.own.departure.asked and error is None
         try:
             if asked:

@@ -32,7 +32,12 @@ from paramfleet_shared.discovery.errors import FencedError
 from paramfleet_shared.discovery.membership.planning import PlanCaller
 from paramfleet_shared.discovery.placement import Placement
 from paramfleet_shared.discovery.session import JobSession
-from paramfleet_shared.errors import FleetError, OutcomeUnknownError, UnavailableError
+from paramfleet_shared.errors import (
+    FleetError,
+    JobFailedError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
 from paramfleet_shared.errors.logs import (
     DataFolderError,
     DiskFailingError,
@@ -222,7 +227,7 @@ class HostedGroup:
                 task.cancel()
         if not opening.cancelled() and (unopened := opening.result()) is not None:
             failure = unopened
-        if failure is not None and not isinstance(failure, FencedError):
+        if failure is not None and not isinstance(failure, (FencedError, JobFailedError)):
             log.error("pserver.failed", extra={"reason": str(failure)})
         if failure is not None:
             if isinstance(failure, FencedError) and planned is not None:

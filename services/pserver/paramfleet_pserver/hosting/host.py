@@ -18,7 +18,12 @@ from paramfleet_pserver.hosting.seldom import SeldomWarning
 from paramfleet_shared.discovery.plan import GroupPlan, Plan
 from paramfleet_shared.discovery.records import PROCESS
 from paramfleet_shared.discovery.session import JobSession
-from paramfleet_shared.errors import FleetError, OutcomeUnknownError, UnavailableError
+from paramfleet_shared.errors import (
+    FleetError,
+    JobFailedError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
 from paramfleet_shared.errors.following import NobodyTakesOverError
 from paramfleet_shared.values.versions import versions
 
@@ -140,7 +145,8 @@ class Host:
                 if not task.cancelled() and (error := task.exception()) is not None:
                     raise error
         except FleetError as error:
-            log.error("pserver.failed", extra={"reason": str(error)})  # noqa: TRY400 -- named
+            if not isinstance(error, JobFailedError):  # which whoever runs this process says
+                log.error("pserver.failed", extra={"reason": str(error)})  # noqa: TRY400 -- named
             for group in self.groups:
                 if group.routes is not None:
                     group.routes.fail(error)

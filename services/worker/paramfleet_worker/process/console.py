@@ -6,12 +6,13 @@ drawn again and again: how far the training is.
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import BinaryIO
 
 from paramfleet_shared.values.texts import printable
 from paramfleet_worker.core.events import ProcessName
+from paramfleet_worker.core.showing.held import HeldTracebacks
 from paramfleet_worker.core.showing.lines import Amount, is_shown, level_of
 from paramfleet_worker.process.live_line import drawn
 from paramfleet_worker.process.log_file import LogFile
@@ -86,6 +87,9 @@ class Console:
         self._err: BinaryIO | None = err
         self._amount: Amount = amount
         self._log: LogFile | None = None
+        self.shows_all = amount == "verbose"
+        """Whether each line of each process is shown as it comes."""
+        self._tracebacks = HeldTracebacks()
         self.is_terminal = err.isatty()
         """Whether a person reads our lines, and nothing keeps them."""
         self._colours = self.is_terminal and not environment.get("NO_COLOR")
@@ -140,11 +144,42 @@ class Console:
 
         Colours are left out and other control characters escaped: a line may hold the text
         of an exception, and that whatever a stranger sent. What Redis says is for its log
-        alone, and so is what ``is_shown`` leaves out.
+        alone, and so is what ``is_shown`` leaves out. A traceback is held back until it is
+        known whether the job goes on, unless all is shown.
         """
         shown = line.removesuffix(b"\r").rpartition(b"\r")[2]
         if name.role == "redis" or not is_shown(shown, self._amount):
             return
+        if self.shows_all or not self._tracebacks.takes(name, shown):
+            self._line(name, shown)
+
+    def let_go(self, name: ProcessName) -> None:
+        """Show the traceback that is held back of a process: the job goes on."""
+        for line in self._tracebacks.released(name):
+            self._line(name, line)
+
+    def let_all_go(self) -> None:
+        """Show whatever is held back."""
+        self._lines(self._tracebacks.all_released())
+
+    def let_old_go(self, now: float) -> None:
+        """Show what has been held back for long; call it about twice a second.
+
+        Args:
+            now: Seconds of a clock that never goes back.
+        """
+        self._lines(self._tracebacks.old(now))
+
+    def leave_tracebacks(self) -> None:
+        """Leave tracebacks to the logs from now on: the job ends, and its cause is told."""
+        self._lines(self._tracebacks.dropped())
+
+    def _lines(self, given: Iterable[tuple[ProcessName, list[bytes]]]) -> None:
+        for name, lines in given:
+            for line in lines:
+                self._line(name, line)
+
+    def _line(self, name: ProcessName, shown: bytes) -> None:
         text = _clean(shown.decode(errors="backslashreplace"))
         text = self._coloured(text, _LEVELS.get(level_of(shown), b""))
         self._show(self._label(name.role, name.label) + text + b"\n")

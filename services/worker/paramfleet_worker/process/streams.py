@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from paramfleet_shared.system.clock import SystemClock
 from paramfleet_worker.core.events import ProcessName
 from paramfleet_worker.process.console import Console, LineSplitter
 from paramfleet_worker.process.log_file import LogFile
@@ -17,6 +18,9 @@ from paramfleet_worker.process.log_file import LogFile
 __all__ = ["Streams"]
 
 READ_BYTES = 1 << 16
+
+LOOK_EVERY_S = 0.5
+"""Seconds between two looks at whether a traceback was held back for too long."""
 
 
 class Streams:
@@ -33,6 +37,7 @@ class Streams:
 
     def __init__(self, names: Sequence[ProcessName], log_dir: Path, console: Console) -> None:
         self._console = console
+        self._clock = SystemClock()
         self._logs = {
             name: LogFile(log_dir / f"workerlog.{name.index}", console.say) for name in names
         }
@@ -74,7 +79,8 @@ class Streams:
 
     def _read(self) -> None:
         while self._selector.get_map():
-            for key, _ in self._selector.select():
+            self._console.let_old_go(self._clock.monotonic())
+            for key, _ in self._selector.select(LOOK_EVERY_S):
                 stream: _Stream = key.data
                 if not stream.read():
                     self._selector.unregister(key.fd)

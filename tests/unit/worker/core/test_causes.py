@@ -6,7 +6,14 @@ import sys
 import pytest
 
 from paramfleet_shared.system.processes.keeping import tied
-from paramfleet_worker.core.causes import MAX_REASON, as_reason, cause_in
+from paramfleet_worker.core.causes import (
+    MAX_REASON,
+    Cause,
+    Tracebacks,
+    as_reason,
+    cause_in,
+    find_cause,
+)
 
 RAISES = "raise ValueError('the loss is nan')"
 CHAINED = "try:\n  1 / 0\nexcept ZeroDivisionError as e:\n  raise KeyError('ad') from e"
@@ -72,3 +79,61 @@ def test_a_reason_is_one_line() -> None:
     assert as_reason("PipeFailedError: it ended; it said:\nno such file\n") == (
         "PipeFailedError: it ended; it said:"
     )
+
+
+CALLS_A_LIBRARY = """\
+Traceback (most recent call last):
+  File "/home/ada/train.py", line 20, in <module>
+    train(model)
+    ~~~~~^^^^^^^
+  File "/home/ada/train.py", line 10, in train
+    loss = json.loads("{")
+  File "/usr/lib/python3.12/json/__init__.py", line 346, in loads
+    return _default_decoder.decode(s)
+json.decoder.JSONDecodeError: Expecting property name
+"""
+
+
+def is_library(file: str) -> bool:
+    return file.startswith("/usr/lib/")
+
+
+def test_the_place_is_the_innermost_frame_of_the_users_own_code() -> None:
+    cause = find_cause(CALLS_A_LIBRARY.splitlines(), is_library)
+
+    assert cause == Cause(
+        "JSONDecodeError: Expecting property name",
+        "/home/ada/train.py:10, in train",
+        'loss = json.loads("{")',
+    )
+
+
+def test_an_error_of_the_syntax_has_its_place() -> None:
+    log = ['  File "train.py", line 3', "    1 +", "       ^", "SyntaxError: invalid syntax"]
+
+    assert find_cause(log, is_library) == Cause(
+        "SyntaxError: invalid syntax", "train.py:3", "1 +"
+    )
+
+
+def test_the_place_is_one_of_the_last_traceback() -> None:
+    log = [*CALLS_A_LIBRARY.splitlines(), "", "During handling of ..., another occurred:", ""]
+    log += [
+        "Traceback (most recent call last):",
+        '  File "/usr/lib/a.py", line 1, in f',
+        "E: x",
+    ]
+
+    assert find_cause(log, is_library) == Cause("E: x")
+
+
+@pytest.mark.parametrize("code", [RAISES, CHAINED, "1 +"])
+def test_every_line_of_a_traceback_belongs_to_it_and_no_other(code: str) -> None:
+    said = subprocess.run(
+        tied([sys.executable, "-c", code]), capture_output=True, text=True, check=False
+    ).stderr.splitlines()
+    tracebacks = Tracebacks()
+
+    assert not tracebacks.has("step 1")
+    assert all(tracebacks.has(line) for line in said)
+    assert not tracebacks.has("    step 2")

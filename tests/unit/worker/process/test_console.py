@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paramfleet_worker.core.events import ProcessName
+from paramfleet_worker.core.showing.held import HELD_S
 from paramfleet_worker.core.showing.lines import Amount
 from paramfleet_worker.process.console import MAX_LINE_BYTES, Console, LineSplitter
 from paramfleet_worker.process.log_file import LogFile
@@ -367,3 +368,75 @@ def test_a_line_is_as_wide_as_its_terminal() -> None:
         shown = os.read(screen.fileno(), 1000)
 
     assert shown == b"310/500  0:12 left"
+
+
+TRACEBACK = (
+    b"Traceback (most recent call last):",
+    b'  File "train.py", line 1, in <module>',
+    b"    raise ValueError",
+    b"ValueError",
+)
+
+
+def console_with_a_traceback() -> tuple[Console, io.BytesIO]:
+    err = io.BytesIO()
+    console = Console(io.BytesIO(), err, {})
+    for line in (b"step 1", *TRACEBACK, b"bye"):
+        console.line(BOB, line)
+    assert err.getvalue() == b"[worker 1] step 1\n"
+    return console, err
+
+
+def test_a_traceback_of_who_is_started_again_is_shown_in_its_order() -> None:
+    console, err = console_with_a_traceback()
+
+    console.let_go(BOB)
+
+    lines = err.getvalue().splitlines()
+    assert lines == [b"[worker 1] " + line for line in (b"step 1", *TRACEBACK, b"bye")]
+
+
+def test_a_traceback_is_left_out_where_the_job_ends_but_no_other_line() -> None:
+    console, err = console_with_a_traceback()
+
+    console.leave_tracebacks()
+    for line in (*TRACEBACK, b"again"):
+        console.line(BOB, line)
+    console.let_all_go()
+
+    assert err.getvalue().splitlines() == [
+        b"[worker 1] step 1",
+        b"[worker 1] bye",
+        b"[worker 1] again",
+    ]
+
+
+def test_a_traceback_of_who_goes_on_is_shown_after_a_while() -> None:
+    console, err = console_with_a_traceback()
+
+    console.let_old_go(10.0)
+    console.let_old_go(10.0 + HELD_S - 0.1)
+    assert b"ValueError" not in err.getvalue()
+    console.let_old_go(10.0 + HELD_S)
+
+    assert err.getvalue().endswith(b"[worker 1] ValueError\n[worker 1] bye\n")
+
+
+def test_all_is_shown_at_once_to_who_asks_for_all() -> None:
+    err = io.BytesIO()
+    console = Console(io.BytesIO(), err, {}, amount="verbose")
+
+    for line in TRACEBACK:
+        console.line(BOB, line)
+
+    assert err.getvalue().splitlines() == [b"[worker 1] " + line for line in TRACEBACK]
+
+
+def test_an_event_that_repeats_what_the_launcher_says_is_for_the_log() -> None:
+    err = io.BytesIO()
+    console = Console(io.BytesIO(), err, {})
+
+    console.line(BOB, b"10:00:00.000 WARNING coordinator coordinator.stopped why='SIGTERM'")
+    console.line(BOB, b"10:00:00.000 ERROR worker/1 worker.job_failed reason='x'")
+
+    assert err.getvalue() == b""

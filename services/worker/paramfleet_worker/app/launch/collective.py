@@ -4,12 +4,14 @@ The agent, which also watches them, is torchrun's own. Ours are the options, the
 workers, and how the end is reported.
 """
 
+import logging
 import os
 import signal
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +27,18 @@ from paramfleet_shared.errors import UnavailableError
 from paramfleet_shared.system.processes.keeping import tied
 from paramfleet_worker.app.launch.agent import Failures, run_agent
 from paramfleet_worker.app.launch.planning import NotMyJobError
+from paramfleet_worker.app.launch.verdict import Verdict
 from paramfleet_worker.config import LaunchSettings
-from paramfleet_worker.core.causes import TRACEBACK_LINES, cause_in
+from paramfleet_worker.core.causes import TRACEBACK_LINES, Cause, cause_in, find_cause
 from paramfleet_worker.core.environment import runtime_environment
 from paramfleet_worker.core.events import ProcessName, describe_exit
 from paramfleet_worker.core.topology import Host
 from paramfleet_worker.process.addresses import hosts_of_this_machine
 from paramfleet_worker.process.console import Console
+from paramfleet_worker.process.libraries import library_test
 from paramfleet_worker.process.streams import Streams
 
 __all__ = ["MachinesMissingError", "launch_collective"]
-
-TAIL_LINES = 20
 
 LAST_OUTPUT_WITHIN_S = 0.3
 """How long the output of a process that ended may take to come through its pipe."""
@@ -137,6 +139,8 @@ def launch_collective(
         MachinesMissingError: if the other machines don't come in time.
         OSError: if a log can't be written.
     """
+    if not console.shows_all:  # the agent names who failed, too, and its traceback
+        logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     plan = _plan(settings, pod_ip=environment.get("POD_IP", ""))
     settings.log_dir.mkdir(parents=True, exist_ok=True)
     os.environ.update(_additions(settings, plan, environment))  # noqa: TID251 -- the agent hands its own on
@@ -161,7 +165,7 @@ def launch_collective(
             )
         except ChildFailedError as error:
             streams.drain(LAST_OUTPUT_WITHIN_S)
-            return _tell(streams, console, error.failures, settings.restarts)
+            return _tell(streams, console, error.failures, settings)
         except SignalException as error:
             number = int(error.sigval)
             console.say(f"stopped by {signal.Signals(number).name}")
@@ -175,6 +179,7 @@ def launch_collective(
             ) from error
         finally:
             streams.drain(LAST_OUTPUT_WITHIN_S)
+            console.let_all_go()
     return 0
 
 
@@ -236,20 +241,32 @@ def _say_restart(streams: Streams, console: Console, failures: Failures, number:
     if failures:
         name, how = _first_to_fail(streams, failures)
         console.say(f"{name.label} {how}")
+    console.let_all_go()
     console.say(f"restart {number}: all workers of this machine start again")
 
 
-def _tell(streams: Streams, console: Console, failures: Failures, restarts: int) -> int:
-    """Say which worker failed, and show its last lines; return the exit code."""
-    name, how = _first_to_fail(streams, failures)
-    code = failures[name.index].exitcode
+def _tell(
+    streams: Streams, console: Console, failures: Failures, settings: LaunchSettings
+) -> int:
+    """Say which worker failed, and why; return the exit code."""
+    name, _ = _first_to_fail(streams, failures)
+    code, restarts = failures[name.index].exitcode, settings.restarts
     times = f" after {restarts} restart{'s' if restarts > 1 else ''}" if restarts else ""
-    verdict = f"the job failed{times}: {name.label} {how}"
-    console.say(verdict)
-    console.say(f"the last lines of {streams.log_of(name)}:")
-    for line in streams.tail(name, TAIL_LINES):
-        console.say(f"    {line}")
-    console.say(verdict)
+    found = Cause()
+    if code == 1:
+        found = find_cause(streams.tail(name, TRACEBACK_LINES), library_test())
+    verdict = Verdict(
+        begin=f"the job failed{times}",
+        who=name.label,
+        how=describe_exit(code),
+        reason=found.error,
+        found=found,
+        log=streams.log_of(name),
+        log_dir=str(settings.log_dir.absolute()),
+        tail=partial(streams.tail, name),
+    )
+    verdict.show(console, stopping="")
+    console.fail(verdict.last(console))
     return code if code > 0 else 128 - code
 
 

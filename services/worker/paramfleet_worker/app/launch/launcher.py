@@ -325,6 +325,7 @@ class Launcher:
                         case Consult() | Review() | WatchMembers():
                             questions.add(group.create_task(self._ask(action)))
                         case Lose():
+                            self._console.let_go(action.name)
                             how = f"{action.name.label} {action.how}"
                             self._console.say(f"{how}; the job goes on without it")
                             questions.add(group.create_task(self._report_lost(action)))
@@ -361,6 +362,7 @@ class Launcher:
         former = self._children[name]
         await former.drained(LAST_OUTPUT_WITHIN_S)
         former.close()
+        self._console.let_go(name)
         if name != REDIS:
             self._start_member(name, self._keeper, append=True)
             return
@@ -452,6 +454,7 @@ class Launcher:
     ) -> None:
         match action:
             case Excuse():
+                self._console.let_go(action.name)
                 self._telling.excuse(action)
             case Dismiss():
                 self._telling.dismiss(action)

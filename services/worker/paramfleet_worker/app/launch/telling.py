@@ -6,16 +6,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from paramfleet_shared.errors import FleetError
+from paramfleet_shared.errors import ENDED_EARLY, FleetError
 from paramfleet_shared.settings.config import without_password
 from paramfleet_shared.system.clock import Clock
 from paramfleet_worker.app.launch.page_link import HasPid, show_page
 from paramfleet_worker.app.launch.planning import REDIS
 from paramfleet_worker.app.launch.preparing import PreparedLaunch
-from paramfleet_worker.core.causes import TRACEBACK_LINES, as_reason, cause_in
+from paramfleet_worker.app.launch.verdict import Verdict, short_path
+from paramfleet_worker.core.causes import TRACEBACK_LINES, Cause, as_reason, find_cause
 from paramfleet_worker.core.events import Dismiss, Excuse, Report, describe_exit
 from paramfleet_worker.core.showing.reports import Course
 from paramfleet_worker.process.console import Console
+from paramfleet_worker.process.libraries import library_test
 from paramfleet_worker.process.log_file import LogFile
 from paramfleet_worker.storage import JobRecords
 
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
     from paramfleet_worker.app.operating import Operator
 
 __all__ = ["LAST_OUTPUT_WITHIN_S", "Telling"]
-
-TAIL_LINES = 20
 
 UNCAUGHT = describe_exit(1)
 """How a script ends that an exception ended."""
@@ -47,6 +47,11 @@ class HasOutput(HasPid, Protocol):
     @property
     def log(self) -> Path:
         """The file of its output."""
+        ...
+
+    @property
+    def last_words(self) -> str:
+        """Its last line on standard error that isn't one of our log's; empty if unknown."""
         ...
 
     def tail(self, num_lines: int) -> list[str]:
@@ -78,7 +83,7 @@ class Telling:
         self._course = Course(clock.monotonic())
         self._operator: Operator | None = None
         self._look = asyncio.Event()
-        self._verdict = ""
+        self._verdict: Verdict | None = None
         self._log = LogFile(self._plan.own_log, console.say)
         console.keep(self._log)
 
@@ -101,7 +106,7 @@ class Telling:
         workers = _count(len(facts.topology.workers), "worker")
         servers = _count(plan.num_processes, "pserver")
         groups = f" for {_count(plan.groups, 'group')}" if plan.groups else ""
-        logs = f"logs in {_short(facts.log_dir)} (--verbose shows them here)"
+        logs = f"logs in {short_path(facts.log_dir)} (--verbose shows them here)"
         self._console.tell(f"job {facts.job}: {workers}, {servers}{groups}; {logs}")
         self._console.note(
             f"coordinator {facts.topology.coordinator.text}, "
@@ -122,6 +127,7 @@ class Telling:
                 with contextlib.suppress(FleetError, OSError):  # it may be restarting
                     status = await asyncio.to_thread(operator.get, "status")
                     self._show(status)
+            self._console.let_old_go(self._clock.monotonic())
             self._look.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_EVERY_S):
@@ -150,7 +156,7 @@ class Telling:
     # -- the end
 
     async def report(self, cause: Report, child: HasOutput | None, *, num_alive: int) -> None:
-        """Say what ended the job: first the cause, then who had it, then its last lines.
+        """Say what ended the job: first the cause, then who had it, and where it was.
 
         Args:
             cause: Which process it was, and how.
@@ -160,31 +166,31 @@ class Telling:
         if child is not None and child.ended:
             await child.drained(LAST_OUTPUT_WITHIN_S)
         self._console.end_drawing()
-        reason = as_reason(cause.reason)
-        if child is not None and not reason and cause.how == UNCAUGHT:
-            reason = cause_in(child.tail(TRACEBACK_LINES))
+        reason, found = _reason_of(cause, child)
         where = "" if cause.local or cause.name == REDIS else " on another machine"
-        why = f" ({reason})" if reason else ""
-        self._verdict = f"the job failed: {cause.name.label}{where} {cause.how}{why}"
-        if reason:
-            self._console.fail(f"error: {reason}")
+        self._verdict = Verdict(
+            begin="the job failed",
+            who=f"{cause.name.label}{where}",
+            how=cause.how,
+            reason=reason,
+            found=found,
+            log=None if child is None else child.log,
+            log_dir=self._plan.facts.log_dir,
+            tail=_no_lines if child is None else child.tail,
+        )
         stopping = f"; stopping the other {num_alive} processes" if num_alive else ""
-        self._console.fail(self._verdict + stopping)
-        if child is None:
-            return
-        self._console.say(f"the last lines of {child.log}:")
-        for line in child.tail(TAIL_LINES) or ["(it has written none since it was started)"]:
-            self._console.say(f"    {line}")
+        self._verdict.show(self._console, stopping=stopping)
 
     def last_words(self, code: int) -> None:
         """Say how the job ended."""
         self._console.end_drawing()
-        if self._verdict:
-            self._console.fail(self._verdict)
+        self._console.let_all_go()
+        if self._verdict is not None:
+            self._console.fail(self._verdict.last(self._console))
             return
         ended = "finished after" if code == 0 else "stopped after"
         course = self._course.result(self._clock.monotonic())
-        logs = f"logs in {_short(self._plan.facts.log_dir)}"
+        logs = f"logs in {short_path(self._plan.facts.log_dir)}"
         self._console.tell(f"{ended} {course}; {logs}")
 
     def _show(self, status: Mapping[str, Any]) -> None:
@@ -198,12 +204,27 @@ class Telling:
         self._console.draw(told.parts, told.share)
 
 
+def _reason_of(cause: Report, child: HasOutput | None) -> tuple[str, Cause]:
+    """Return why a process failed, empty if nobody knows, and what its traceback says of that.
+
+    A script that ends with a message, by ``sys.exit("no data")``, has said it last.
+    """
+    reason = as_reason(cause.reason)
+    if child is None or cause.how != UNCAUGHT:
+        return reason, Cause()
+    found = find_cause(child.tail(TRACEBACK_LINES), library_test())
+    if not reason and found.error:
+        return found.error, found
+    if reason in {"", ENDED_EARLY}:
+        return as_reason(child.last_words) or reason, Cause()
+    return reason, found if found.error == reason else Cause()
+
+
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _short(folder: str) -> str:
-    """Return a path from the working folder on, if it is below that."""
-    with contextlib.suppress(ValueError):
-        return str(Path(folder).relative_to(Path.cwd()))
-    return folder
+def _no_lines(num_lines: int) -> list[str]:
+    """Return the lines of a log that isn't here."""
+    del num_lines
+    return []

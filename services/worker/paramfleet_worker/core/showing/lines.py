@@ -3,7 +3,7 @@
 import re
 from typing import Literal
 
-__all__ = ["NEWS", "Amount", "amount_of", "event_of", "is_shown", "level_of"]
+__all__ = ["ECHOES", "NEWS", "Amount", "amount_of", "event_of", "is_shown", "level_of"]
 
 Amount = Literal["quiet", "usual", "verbose"]
 """How much of a job a launcher shows."""
@@ -23,6 +23,14 @@ NEWS = frozenset({
     "worker.waits_for_data",
 })  # fmt: skip
 """Events at INFO that are shown nevertheless: what a person waits for, or has asked for."""
+
+ECHOES = frozenset({
+    "coordinator.stopped",
+    "job.failed",
+    "pserver.job_failed",
+    "worker.job_failed",
+})  # fmt: skip
+"""Events of any level that only repeat what the launcher has done, or says itself."""
 
 _TEXT = re.compile(
     rb"\d\d:\d\d:\d\d\.\d{3} (?P<level>[A-Z]+) "
@@ -58,15 +66,17 @@ def event_of(line: bytes) -> str:
 def is_shown(line: bytes, amount: Amount) -> bool:
     """Return whether people see a line without reading its log.
 
-    What a script prints is shown always, and so is a warning. Events at INFO say what each
-    process does; all but ``NEWS`` are for who asks.
+    What a script prints is shown always, and so is a warning that isn't one of ``ECHOES``.
+    Events at INFO say what each process does; all but ``NEWS`` are for who asks.
 
     Args:
         line: Of a process, without its label.
         amount: How much is shown.
     """
-    if amount == "verbose" or level_of(line) not in _ROUTINE:
+    if amount == "verbose":
         return True
+    if level_of(line) not in _ROUTINE:
+        return event_of(line) not in ECHOES
     return amount == "usual" and event_of(line) in NEWS
 
 

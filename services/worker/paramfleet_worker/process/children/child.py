@@ -11,6 +11,7 @@ from typing import IO, Protocol
 
 from paramfleet_shared.system.processes.keeping import Keeper, behind_gate
 from paramfleet_worker.core.events import ProcessName
+from paramfleet_worker.core.showing.lines import level_of
 from paramfleet_worker.process.children.standby import Standby
 from paramfleet_worker.process.children.starting import start_with_pipes
 from paramfleet_worker.process.console import LineSplitter
@@ -79,7 +80,8 @@ class Child:
         self._process = ready or self._started(command, environment, imports)
         self._drained = asyncio.Event()
         self._open_streams = 0
-        lines = LineSplitter(lambda line: console.line(name, line))
+        self._last_words = b""
+        lines = LineSplitter(self._hear(name, console))
         out = LineSplitter(lambda line: console.line(name, line))
         if name == ProcessName("worker", 0):
             self._follow(self._process.stdout, console.result, console.end_result)
@@ -121,6 +123,11 @@ class Child:
         """Return the last lines of the log."""
         return self._log.last_lines(num_lines)
 
+    @property
+    def last_words(self) -> str:
+        """Return its last line on standard error that isn't one of our log's."""
+        return self._last_words.decode(errors="replace").strip()
+
     def close(self) -> None:
         """Stop following the output, even if another process still holds the pipe."""
         for stream in (self._process.stdout, self._process.stderr):
@@ -142,6 +149,16 @@ class Child:
             process.stdin.write(b"\n")
         process.stdin.close()
         return process
+
+    def _hear(self, name: ProcessName, console: Listener) -> Callable[[bytes], None]:
+        """Return what takes the lines of standard error."""
+
+        def take(line: bytes) -> None:
+            if line.strip() and not level_of(line):
+                self._last_words = line
+            console.line(name, line)
+
+        return take
 
     def _signal_group(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):

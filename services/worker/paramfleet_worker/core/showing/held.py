@@ -1,0 +1,84 @@
+"""Tracebacks of a job's processes, held back until it is known what became of the process.
+
+Where an error ends the job, the launcher says it, and where it was, in few lines, and the
+traceback is in the log. Where the job goes on, the traceback is shown.
+"""
+
+from paramfleet_worker.core.causes import Tracebacks
+from paramfleet_worker.core.events import ProcessName
+
+__all__ = ["HELD_S", "HeldTracebacks"]
+
+HELD_S = 2.0
+"""Seconds after which a traceback is shown whose process hasn't ended."""
+
+
+class HeldTracebacks:
+    """Takes lines and gives them back."""
+
+    def __init__(self) -> None:
+        self._ones: dict[ProcessName, _Held] = {}
+        self._drops = False
+
+    def takes(self, name: ProcessName, line: bytes) -> bool:
+        """Take the next line of a process if it isn't to be shown now.
+
+        Behind a traceback other lines wait, too, so that all stay in their order.
+        """
+        one = self._ones.setdefault(name, _Held())
+        is_traceback = one.tracebacks.has(line.decode(errors="replace").rstrip("\r"))
+        if self._drops:
+            return is_traceback
+        if not is_traceback and not one.lines:
+            return False
+        one.lines.append((line, is_traceback))
+        return True
+
+    def released(self, name: ProcessName) -> list[bytes]:
+        """Give back what a process wrote: it, or its job, goes on."""
+        one = self._ones.get(name)
+        if one is None:
+            return []
+        lines = [line for line, _ in one.lines]
+        one.lines.clear()
+        one.since = None
+        return lines
+
+    def all_released(self) -> list[tuple[ProcessName, list[bytes]]]:
+        """Give back everything."""
+        return [(name, self.released(name)) for name in self._ones]
+
+    def old(self, now: float) -> list[tuple[ProcessName, list[bytes]]]:
+        """Give back what has been held for ``HELD_S``, as far as these calls have seen it.
+
+        Args:
+            now: Seconds of a clock that never goes back.
+        """
+        given = []
+        for name, one in self._ones.items():
+            if not one.lines:
+                continue
+            if one.since is None:
+                one.since = now
+            elif now - one.since >= HELD_S:
+                given.append((name, self.released(name)))
+        return given
+
+    def dropped(self) -> list[tuple[ProcessName, list[bytes]]]:
+        """Leave tracebacks out, from now on; give back the other lines that were held."""
+        self._drops = True
+        given = []
+        for name, one in self._ones.items():
+            given.append((name, [line for line, is_traceback in one.lines if not is_traceback]))
+            one.lines.clear()
+        return given
+
+
+class _Held:
+    """Lines of one process."""
+
+    def __init__(self) -> None:
+        self.tracebacks = Tracebacks()
+        self.lines: list[tuple[bytes, bool]] = []
+        self.since: float | None = None
+        """When the first of them was seen."""
