@@ -12,6 +12,13 @@ from paramfleet.runner.__main__ import main as runner
 from paramfleet_coordinator.__main__ import main as coordinator
 from paramfleet_pserver.__main__ import main as pserver
 from paramfleet_serving.__main__ import main as serve
+from paramfleet_shared.settings.option_groups import (
+    FINDING,
+    JOB,
+    SECURITY,
+    without_common_options,
+    write_options,
+)
 from paramfleet_worker.__main__ import main
 from paramfleet_worker.app.commands.certs import certs
 from paramfleet_worker.app.commands.data import data
@@ -28,9 +35,11 @@ PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
 HEAD = """\
 # Commands
 
-Written by `make docs` from the parser; it is what `--help` prints. What each setting means, and
-by which variable of the environment it can be set, is in [configuration](configuration.md). A
-command's exit code is 0 if it did what it was asked to.
+This page is written by `make docs`. It is what `--help` prints; options that many commands have
+stand here only once. [Configuration](configuration.md) describes each setting and the
+environment variable that sets it. The exit code of a command is 0 if it succeeded.
+
+## Common options
 """
 
 DELEGATED: dict[str, click.Command] = {
@@ -55,7 +64,23 @@ def render() -> str:
     commands = {**main.commands, **DELEGATED}
     if isinstance(runner, click.Group):
         commands |= runner.commands
-    return "\n".join([HEAD, *_sections(commands, "paramfleet", depth=2)])
+    with without_common_options():
+        sections = list(_sections(commands, "paramfleet", depth=2))
+    return "\n".join([HEAD, *_common(commands), *sections])
+
+
+def _common(commands: dict[str, click.Command]) -> Iterator[str]:
+    """Yield the groups of options that many commands have, from one that has each."""
+    for group, name in ((FINDING, "status"), (JOB, "coordinator"), (SECURITY, "coordinator")):
+        context = click.Context(commands[name], terminal_width=WIDTH, max_content_width=WIDTH)
+        formatter = context.make_formatter()
+        options = [
+            each
+            for each in commands[name].get_params(context)
+            if getattr(each, "group", None) == group
+        ]
+        write_options(options, context, formatter)
+        yield f"```text\n{formatter.getvalue().strip()}\n```\n"
 
 
 def _sections(commands: dict[str, click.Command], prefix: str, *, depth: int) -> Iterator[str]:

@@ -31,13 +31,13 @@ _PARAMETERS: list[click.Parameter] = [
         ["-m", "--model", "path"],
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         required=True,
-        help="The model's YAML file.",
+        help="YAML file of the model folder.",
     ),
     click.Option(
         ["-o", "--option", "options"],
         multiple=True,
         metavar="KEY=VALUE",
-        help="Overrules a key, as runner.epochs=3; more may follow behind it.",
+        help="Replace a value of the YAML file, as runner.epochs=3. More may follow it.",
     ),
     click.Argument(["more"], nargs=-1, metavar="[KEY=VALUE]..."),
 ]
@@ -49,9 +49,10 @@ def main() -> None:
 
 
 def _train(path: Path, options: tuple[str, ...], more: tuple[str, ...]) -> None:
-    """Train a model folder: in this process, or as what the environment says of a job.
+    """Train a model folder: in this process, or as the process of a job.
 
-    The last line on standard output of worker 0 is the result as JSON.
+    In a job, environment variables give the role of the process. The last line of worker 0's
+    standard output is the result as JSON.
     """
     fleet.init()
     if fleet.is_server():
@@ -90,9 +91,9 @@ def _place(raw: RawConfig, name: str) -> Path:
 
 
 def _infer(path: Path, options: tuple[str, ...], more: tuple[str, ...]) -> None:
-    """Score a model folder's saved checkpoints on its test files, in this process.
+    """Evaluate the checkpoints of a model folder on its test files, in this process.
 
-    The last line on standard output is the result of the last one as JSON.
+    The last line of standard output is the result of the last checkpoint as JSON.
     """
     fleet.init(fleet.PaddleCloudRoleMaker(environment={}))
     _told("infer", infer, path, (*options, *more))

@@ -12,8 +12,9 @@ main: click.Command = settings_command(
     CoordinatorSettings,
     name="coordinator",
     section="coordinator",
-    help="Run a job's coordinator: it gives out ranks, publishes the placement, runs barriers "
-    "and watches every member. Ends with status 0 when the job finished, 1 when it failed.",
+    help="Run the coordinator of a job. It assigns ranks, publishes which pserver has which "
+    "shards, runs barriers and checks that every process is alive. The exit code is 0 if the "
+    "job finished, and 1 if it failed.",
     run=run,
 )
 

@@ -25,7 +25,8 @@ main = settings_command(
     PServerSettings,
     name="paramfleet pserver",
     section="pserver",
-    help="Serve a part of a job's tables until the job has ended.",
+    help="Run a pserver (parameter server): it stores a part of a job's tables, until the job "
+    "ends.",
     run=_run,
 )
 

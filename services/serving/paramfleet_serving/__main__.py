@@ -12,8 +12,8 @@ main: click.Command = settings_command(
     ServingSettings,
     name="paramfleet serve",
     section="serving",
-    help="Serve the newest version of a model from the stream of its changes: lookups of rows, "
-    "and dense parameters, over HTTP.",
+    help="Serve the newest version of a model over HTTP: lookups of rows, and dense "
+    "parameters. The model comes from a stream of changes in a folder, or from a running job.",
     run=run,
 )
 

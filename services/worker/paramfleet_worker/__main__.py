@@ -15,13 +15,24 @@ import click
 from paramfleet.config.settings import WorkerSettings
 from paramfleet_shared.files.addresses import place_of
 from paramfleet_shared.net.secret import new_secret, open_warnings, write_secret
-from paramfleet_shared.settings.cli import BoundedCommand, click_type, echo
+from paramfleet_shared.settings.cli import (
+    BoundedCommand,
+    click_type,
+    echo,
+    with_dashes,
+    with_default,
+)
 from paramfleet_shared.settings.config import (
     Option,
     Resolved,
     options_of,
     read_environment,
     resolve,
+)
+from paramfleet_shared.settings.option_groups import (
+    GroupedOption,
+    OptionGroup,
+    group_of_setting,
 )
 from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.telemetry.logs_and_metrics import setup_logging
@@ -33,11 +44,12 @@ from paramfleet_worker.app.commands.outcomes import check_working_folder, exit_c
 from paramfleet_worker.app.commands.tables import tables
 from paramfleet_worker.app.launch.launcher import Launcher
 from paramfleet_worker.app.launch.naming import with_name
+from paramfleet_worker.app.launch.option_groups import in_groups
 from paramfleet_worker.app.launch.planning import plan_launch
 from paramfleet_worker.app.launch.preparing import prepared_launch
 from paramfleet_worker.app.script import become_worker, script_of
 from paramfleet_worker.app.shell.completion import completion, files
-from paramfleet_worker.app.shell.delegates import LazyGroup, with_dashes
+from paramfleet_worker.app.shell.delegates import LazyGroup
 from paramfleet_worker.config import LaunchSettings
 from paramfleet_worker.core.showing.lines import amount_of
 from paramfleet_worker.process.console import Console
@@ -57,14 +69,18 @@ def main() -> None:
 def _launch(
     arguments: tuple[str, ...], model: Path | None, option: tuple[str, ...], **options: Any
 ) -> None:
-    """Train on this machine, or on several.
+    """Start a training job on this machine or on several machines.
 
-    Starts what the job needs, and runs SCRIPT with ARGS, or the model folder of -m, as each
-    of its pservers and workers. Ends with 0 only if every process did. When one dies, the
-    others are stopped and it is named. --gpus, --nproc_per_node and --ips start the workers of
-    a collective job, without servers, through torch's elastic agent; with --max-restarts it
-    starts all of them again when one has failed. With --data-dir or --replicas a pserver, the
-    coordinator, or the launcher's own Redis that dies is started again, and the job continues.
+    Starts a Redis, a coordinator, pservers (parameter servers) and workers. Each pserver and
+    each worker runs SCRIPT with ARGS, or the model folder of -m. Options for the job stand
+    before SCRIPT; everything after it goes to the script.
+
+    The exit code is 0 only if all processes end with 0. When a process dies, the launcher says
+    which one and stops the others; with --data-dir, --replicas or --max-restarts it restarts
+    the process, and the job continues.
+
+    --gpus, --nproc_per_node and --ips without --server_num start a collective job: workers
+    without pservers, through torch's elastic agent.
     """
     environment = read_environment()
 
@@ -129,7 +145,11 @@ def _worker(
     config: Path | None,
     **options: Any,
 ) -> None:
-    """Run SCRIPT with ARGS, or the model folder of -m, in a job that is started elsewhere."""
+    """Run a worker of a job.
+
+    The other processes of the job are started separately. The worker runs SCRIPT with ARGS, or
+    the model folder of -m.
+    """
     environment = read_environment()
 
     def run() -> int:
@@ -170,7 +190,7 @@ def _coordinator() -> click.Command:
 
 @main.delegate("train")
 def _train() -> click.Command:
-    """Train a model folder in this process."""
+    """Train a model folder in this process, without a job."""
     from paramfleet.runner.__main__ import main as runner  # noqa: PLC0415 -- slow
 
     return runner.commands["train"]
@@ -178,7 +198,7 @@ def _train() -> click.Command:
 
 @main.delegate("infer")
 def _infer() -> click.Command:
-    """Score a model folder's checkpoints in this process."""
+    """Evaluate the checkpoints of a model folder in this process."""
     from paramfleet.runner.__main__ import main as runner  # noqa: PLC0415 -- slow
 
     return runner.commands["infer"]
@@ -186,7 +206,7 @@ def _infer() -> click.Command:
 
 @main.delegate("certs")
 def _certs() -> click.Command:
-    """Make and show the certificates of a job's roles."""
+    """Create and show TLS certificates for the processes of a job."""
     from paramfleet_worker.app.commands.certs import certs  # noqa: PLC0415 -- slow
 
     return certs
@@ -194,7 +214,7 @@ def _certs() -> click.Command:
 
 @main.delegate("doctor")
 def _doctor() -> click.Command:
-    """Look for what would keep a job from running here."""
+    """Check that jobs can run on this machine."""
     from paramfleet_worker.app.doctor.report import doctor  # noqa: PLC0415 -- slow
 
     return doctor
@@ -202,7 +222,7 @@ def _doctor() -> click.Command:
 
 @main.delegate("plan")
 def _plan() -> click.Command:
-    """Say what each pserver needs for a table; no job is needed."""
+    """Estimate the memory that a table needs on each pserver."""
     from paramfleet_worker.app.planning.command import plan  # noqa: PLC0415 -- slow
 
     return plan
@@ -210,7 +230,7 @@ def _plan() -> click.Command:
 
 @main.delegate("verify")
 def _verify() -> click.Command:
-    """Let processes of small jobs die, and check that no change is lost or doubled."""
+    """Kill processes of small jobs and check the results."""
     from paramfleet_worker.app.commands.verify import verify  # noqa: PLC0415 -- slow
 
     return verify
@@ -218,7 +238,7 @@ def _verify() -> click.Command:
 
 @main.delegate("data")
 def _data() -> click.Command:
-    """See and remove what pservers keep below a data folder."""
+    """Show and remove what pservers wrote into a data folder."""
     from paramfleet_worker.app.commands.data import data  # noqa: PLC0415 -- slow
 
     return data
@@ -226,7 +246,7 @@ def _data() -> click.Command:
 
 @main.delegate("delta")
 def _delta() -> click.Command:
-    """Write, see, check and tidy the stream of a model's changes in a folder."""
+    """Write, show, check and clean up streams of changes."""
     from paramfleet_worker.app.commands.deltas import delta  # noqa: PLC0415 -- slow
 
     return delta
@@ -235,10 +255,11 @@ def _delta() -> click.Command:
 @main.command("secret")
 @click.argument("file", default="paramfleet.secret")
 def _secret(file: str) -> None:
-    """Make the secret that the processes of a job share, in FILE; - writes it out.
+    """Create the secret that the processes of a job share, in FILE.
 
-    Copy the file to each machine of the job, as a secret, and name it there in
-    PARAMFLEET_SECRET_FILE. A file that is there already is left alone.
+    FILE is paramfleet.secret by default; - prints the secret. Copy the file to each machine of
+    the job so that only you can read it, and set PARAMFLEET_SECRET_FILE to its path there. An
+    existing file is not overwritten.
     """
     text = new_secret() + "\n"
     if file == "-":
@@ -255,7 +276,7 @@ def _secret(file: str) -> None:
 
 @main.delegate("tokens")
 def _tokens() -> click.Command:
-    """Make, list and revoke the tokens that admin addresses accept."""
+    """Create, list and revoke tokens for admin addresses."""
     from paramfleet_worker.app.commands.tokens import tokens  # noqa: PLC0415 -- slow
 
     return tokens
@@ -263,7 +284,7 @@ def _tokens() -> click.Command:
 
 @main.delegate("pserver")
 def _pserver() -> click.Command:
-    """Run a pserver of a job."""
+    """Run a pserver (parameter server) of a job."""
     from paramfleet_pserver.__main__ import main  # noqa: PLC0415 -- slow
 
     return main
@@ -279,7 +300,7 @@ def _find_job(arguments: tuple[str, ...]) -> None:
 
 @main.delegate("serve", prepare=_find_job)
 def _serve() -> click.Command:
-    """Serve a model from the stream of its changes, or from its running job."""
+    """Serve a model over HTTP, also while it trains."""
     from paramfleet_serving.__main__ import main  # noqa: PLC0415 -- slow
 
     return main
@@ -292,15 +313,21 @@ def _script_command(
     model = click.Option(
         ["-m", "--model"],
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help="A model folder's YAML file, instead of a script.",
+        help="YAML file of a model folder to train, instead of a script.",
     )
     option = click.Option(
         ["-o", "--option"],
         multiple=True,
         metavar="KEY=VALUE",
-        help="With -m: overrules a key, as runner.epochs=3; more may follow behind it.",
+        help="With -m: replace a value of the file, as runner.epochs=3. More may follow.",
     )
-    options = [_option(each) for each in options_of(settings) if not each.secret]
+    shown = [each for each in options_of(settings) if not each.secret]
+    pairs = (
+        in_groups(shown)
+        if settings is LaunchSettings
+        else [(each, group_of_setting(each.name)) for each in shown]
+    )
+    options = [_option(each, group) for each, group in pairs]
     rest = click.Argument(
         ["arguments"],
         nargs=-1,
@@ -318,16 +345,23 @@ def _script_command(
 
 
 @main.command("demo", context_settings={"show_default": True})
-@click.option("--mode", type=click.Choice(["sync", "async", "geo"]), default="geo")
-@click.option("--servers", type=click.IntRange(min=1), default=1, help="Pservers.")
-@click.option("--workers", type=click.IntRange(min=1), default=2, help="Workers.")
-@click.option("--steps", type=click.IntRange(min=1), default=300, help="Of each worker.")
-@click.option("--show", is_flag=True, help="Print the example's script, to begin with.")
+@click.option(
+    "--mode",
+    type=click.Choice(["sync", "async", "geo"]),
+    default="geo",
+    help="Training mode.",
+)
+@click.option("--servers", type=click.IntRange(min=1), default=1, help="Number of pservers.")
+@click.option("--workers", type=click.IntRange(min=1), default=2, help="Number of workers.")
+@click.option("--steps", type=click.IntRange(min=1), default=300, help="Steps of each worker.")
+@click.option("--show", is_flag=True, help="Print the script of the example and exit.")
 def _demo(mode: str, servers: int, workers: int, steps: int, *, show: bool) -> None:
-    """Train an example on this machine: wide and deep on made-up clicks.
+    """Train a small example on this machine.
 
-    The last line is the result as JSON; logs are in log/. The kernels of the tables are
-    compiled at the first start, which takes half a minute or more.
+    The model is wide and deep, the data are generated clicks.
+    The last line of the output is the result as JSON; log files are in log/. The first start
+    compiles the code for the tables, which takes half a minute or more. In a clone, `make demo`
+    trains a larger example on 336,776 flights.
     """
     if show:
         click.echo(SCRIPT.read_text(encoding="utf-8"), nl=False)
@@ -343,13 +377,13 @@ def _demo(mode: str, servers: int, workers: int, steps: int, *, show: bool) -> N
     sys.exit(exit_code_of("demo", run))
 
 
-def _option(option: Option) -> click.Option:
-    shown = "none" if option.default in {None, ""} else option.default
+def _option(option: Option, group: OptionGroup | None) -> click.Option:
     flag = f"--{option.name}"
     if option.type is bool:
         flag += f"/--no-{option.name}"
-    help_ = f"{option.help}  [{shown}]"
-    return click.Option([flag], type=click_type(option.type), default=None, help=help_)
+    help_ = with_default(option)
+    kind = click_type(option.type)
+    return GroupedOption([flag], type=kind, default=None, help=help_, group=group)
 
 
 main.add_command(_script_command("launch", LaunchSettings, _launch))
@@ -362,7 +396,7 @@ main.add_command(
             ["--config"],
             type=click.Path(exists=True, dir_okay=False, path_type=Path),
             envvar="PARAMFLEET_CONFIG",
-            help="TOML file of settings.",
+            help="TOML file with settings.",
         ),
     )
 )

@@ -65,113 +65,117 @@ class LaunchSettings(SecuritySettings):
     """
 
     server_num: str | int | None = None
-    """Pservers to start; empty is 1, or as many as --servers names. MIN:MAX starts MIN of them
-    for MAX groups of shards, so that the job can be scaled up to MAX pservers, and down."""
+    """Number of pservers (parameter servers) to start; by default 1, or as many as --servers
+    lists. MIN:MAX starts MIN pservers in a job that `paramfleet scale` can change to any number
+    up to MAX."""
 
     replicas: int = 0
-    """Followers of each pserver: other processes that keep a copy, one of which goes on with it
-    when its process dies; 0 or 1."""
+    """Copies of each pserver's data on other pservers, 0 or 1. With 1, another pserver takes
+    over when a pserver dies."""
 
     worker_num: int | None = None
-    """Workers to start; empty is 1, or as many as --workers names."""
+    """Number of workers to start; by default 1, or as many as --workers lists."""
 
     elastic: bool = False
-    """Async and GEO: go on without workers that die; others may come and leave. gpubox with
-    one worker: let another process take its place."""
+    """In async and GEO: continue when a worker dies, and let workers join and leave. In gpubox
+    with one worker: let another process replace it."""
 
     on: Literal["here", "ray"] = "here"
-    """Where processes run: on the machines that are named, or as actors of a Ray cluster."""
+    """Where the processes run: `here`, on this machine and those of --servers and --workers, or
+    `ray`, as actors of a Ray cluster."""
 
     ray_cpus: float = 1.0
-    """On Ray: CPUs that each worker and pserver asks for."""
+    """With --on ray: CPUs that each worker and each pserver requests."""
 
     ray_gpus: float = 0.0
-    """On Ray: GPUs that each worker asks for."""
+    """With --on ray: GPUs that each worker requests."""
 
     log_dir: Path = Path("log")
-    """Folder that gets serverlog.N, workerlog.N, coordinatorlog.0, redislog.0 and
+    """Folder of the log files: one for each process, as serverlog.0 and workerlog.1, and
     launcherlog.0."""
 
     servers: str = ""
-    """Several machines: ip:port of every pserver of the job, with commas between."""
+    """ip:port of every pserver of the job, separated by commas."""
 
     workers: str = ""
-    """Several machines: ip or ip:port of every worker of the job, with commas between."""
+    """ip, or ip:port, of every worker of the job, separated by commas."""
 
     coordinator: str = ""
-    """Several machines: ip:port of the coordinator."""
+    """ip:port of the coordinator."""
 
     redis: str = ""
-    """Address of the registry; empty starts one on this machine for this job alone."""
+    """Address of a Redis, where the processes of the job find each other. By default the
+    launcher starts one for this job."""
 
     job: str = ""
-    """Name of the job; jobs that share a Redis need different names. Empty makes one of the
-    script's name and random digits; on several machines they follow from the addresses."""
+    """Name of the job; jobs that share a Redis need different names. By default it is made from
+    the script's name and random digits, or on several machines from the addresses."""
 
     checkpoint_dirs: str = ""
-    """Folders below which pservers save and load checkpoints, with ':' between (os.pathsep);
-    empty is the working folder, and the coordinator's checkpoint_dir if that is set."""
+    """Folders in which pservers may save and load checkpoints, separated by ':' (os.pathsep);
+    by default the working folder, and the coordinator's checkpoint_dir if that is set."""
 
     resume: str = ""
-    """Folder of checkpoints: the job continues from its newest whole one, and starts anew while
-    it has none. Every machine must see the folder."""
+    """Folder of checkpoints. The job continues from the newest complete one, or starts from the
+    beginning if there is none. Every machine must have access to the folder."""
 
     nproc_per_node: int | None = None
-    """Collective mode: workers on each machine; empty is one for each of --gpus."""
+    """Number of workers on each machine; by default one for each of --gpus."""
 
     gpus: str = ""
-    """The GPUs of this machine to use, one a worker, with commas between. With pservers beside,
-    as in gpubox mode, each worker sees its own alone; without, it is collective mode."""
+    """Numbers of this machine's GPUs, one for each worker, separated by commas. Together with
+    --server_num (gpubox mode) each worker sees only its own GPU. Without pservers it starts a
+    collective job."""
 
     data_dir: str = ""
-    """Folder below which each pserver keeps its training: one that dies is started again and
-    continues. Empty keeps it in memory alone."""
+    """Folder to which each pserver writes its data, so that it continues after a restart. By
+    default the data is only in memory."""
 
     durability: Literal["async", "sync"] = "async"
-    """With data_dir: whether a change is acknowledged before it is on the disk (async), or only
-    then (sync)."""
+    """With data_dir: whether a pserver acknowledges a change before it is on the disk (async),
+    or after (sync)."""
 
     chaos: bool = False
-    """Whether `paramfleet chaos` may hurt the job's processes, for a trial of its recovery."""
+    """Allow `paramfleet chaos` to kill, stop or slow down processes of this job, to test how it
+    recovers."""
 
     max_restarts: int | None = None
-    """How often in a row a worker that dies is started again; it goes on where it was, with
-    what its script has registered. With data_dir also a pserver, the coordinator and the job's
-    own Redis; empty is 3 for those, and 0 for workers. Collective mode: how often all workers
-    are started again when one of them has failed; empty is 0, and the script goes on from its
-    newest checkpoint (``fleet.newest_checkpoint``)."""
+    """How often in a row a process that dies is restarted. A worker continues where it was,
+    with the state that its script registered; the default for workers is 0. Pservers, the
+    coordinator and the job's Redis are restarted with data_dir or replicas; the default for
+    these is 3. In a collective job all workers are restarted when one fails; the default is 0,
+    and the script continues from its newest checkpoint (``fleet.newest_checkpoint``)."""
 
     rerun_script: bool = False
-    """Whether a pserver that is started again runs the script once more, for what the script
-    does beside `fleet.run_server()`. Without, its server alone is started, with what the script
-    gave it: that saves the imports of the script, torch among them."""
+    """Run the script again in a pserver that is restarted; needed if the script does more there
+    than `fleet.run_server()`. By default only the server is restarted, with the arguments that
+    the script passed, which saves importing torch."""
 
     share_imports: bool = True
-    """On Linux, with pservers: whether the processes that run the script are forks of one that
-    has imported torch and paramfleet, and start sooner so. Without, as where the script's
-    folder has a module of a name that those import, or the script sets a variable that
-    libraries read, each is a new interpreter."""
+    """Start sooner, on Linux, by forking the processes from one that has imported torch and
+    paramfleet. With --no-share_imports each process is a new interpreter. That is also what
+    happens if the script's folder has a module with the name of one that torch or paramfleet
+    import, or if the script sets an environment variable that libraries read."""
 
     ips: str = ""
-    """Collective mode on several machines: their addresses, with commas between; the first
-    hosts the rendezvous."""
+    """Addresses of the machines, separated by commas. The first one hosts the rendezvous."""
 
     master_port: int = 29500
-    """Collective mode on several machines: port of the rendezvous address on the first."""
+    """With --ips: port of the rendezvous on the first machine."""
 
     verbose: bool = False
-    """Show all that the processes log, joins and settings too: the terminal has what scripts
-    print, warnings and the job's progress, and the log folder has the rest."""
+    """Show everything that the processes log. By default the terminal shows what scripts print,
+    warnings and the job's progress; the log folder has everything."""
 
     quiet: bool = False
-    """Show only what scripts print, and what goes wrong."""
+    """Show only what scripts print, warnings and errors."""
 
     open: bool = False
-    """Open the job's page in a browser, once its coordinator serves it."""
+    """Open the job's page in a browser when it is ready."""
 
     host_ip: str = ""
-    """Several machines: the one address of the lists that is this machine; empty takes
-    POD_IP, else whatever addresses this machine's interfaces have."""
+    """Which address in --servers, --workers and --coordinator is this machine. By default
+    POD_IP, or the addresses of this machine's network interfaces."""
 
     def __post_init__(self) -> None:
         check_ranges(self, _RANGES)
@@ -190,6 +194,10 @@ class LaunchSettings(SecuritySettings):
         self._check_gpus()
         self._check_data_dir()
         given = {n: getattr(self, n) for n in ("servers", "workers", "coordinator", "redis")}
+        for name, number in (("servers", "server_num"), ("workers", "worker_num")):
+            if given[name].isdecimal():
+                rule = f"addresses; --{number} {given[name]} starts so many on this machine"
+                raise SettingError(name=name, value=given[name], rule=rule)
         several = any(given[name] for name in ("servers", "workers", "coordinator"))
         if self.on == "ray" and several:
             named = next(name for name, value in given.items() if value)

@@ -19,9 +19,23 @@ from paramfleet_shared.settings.config import (
     read_environment,
     resolve,
 )
-from paramfleet_shared.values.texts import printable, shortened
+from paramfleet_shared.settings.option_groups import (
+    GroupedOption,
+    group_of_setting,
+    write_options,
+)
+from paramfleet_shared.values.texts import all_near, printable, shortened
 
-__all__ = ["BoundedCommand", "BoundedGroup", "click_type", "echo", "in_red", "settings_command"]
+__all__ = [
+    "BoundedCommand",
+    "BoundedGroup",
+    "click_type",
+    "echo",
+    "in_red",
+    "settings_command",
+    "with_dashes",
+    "with_default",
+]
 
 T = TypeVar("T")
 
@@ -30,6 +44,11 @@ MAX_MESSAGE = 2000
 
 _FOR_CALLERS = re.compile(r"^ *(?:Args|Raises|Returns|Yields):$", re.MULTILINE)
 """The first line of a docstring's sections."""
+
+
+def with_dashes(token: str) -> str:
+    """Take ``--worker_num``, as Fleet spells it, for ``--worker-num``."""
+    return token.replace("_", "-")
 
 
 def echo(text: str, *, err: bool = False) -> None:
@@ -46,6 +65,12 @@ class _Bounded(click.Command):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.help = self.help and _FOR_CALLERS.split(self.help)[0].rstrip()
+
+    @override
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        write_options(self.get_params(ctx), ctx, formatter)
+        if isinstance(self, click.Group):
+            self.format_commands(ctx, formatter)
 
     @override
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
@@ -66,6 +91,23 @@ class BoundedGroup(_Bounded, click.Group):
     """As ``click.Group``; its errors are bounded and hold no control characters."""
 
     command_class: type[click.Command] | None = BoundedCommand
+
+    @override
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """Return the command that words begin with.
+
+        Raises:
+            UsageError: if there is none of that name; it says which one may be meant.
+            NoSuchOption: if the first word is an option.
+        """
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchOption:
+            raise
+        except click.UsageError as error:
+            near = [repr(name) for name in all_near(args[0], self.list_commands(ctx))]
+            text = f"there is no command {args[0]!r}{_question(near)}"
+            raise click.UsageError(text, ctx) from error
 
 
 class _WrongWordsError(click.UsageError):
@@ -105,13 +147,32 @@ def _bounded() -> Iterator[None]:
     except click.exceptions.NoArgsIsHelpError:  # it is the help itself
         raise
     except click.ClickException as error:
-        said = error.format_message()
+        said = _in_our_words(error)
         text = shortened(printable(said), MAX_MESSAGE)
         if isinstance(error, click.UsageError):
             raise _WrongWordsError(text, error.ctx) from error.__cause__
         if text == said:
             raise
         raise click.ClickException(text) from None
+
+
+def _in_our_words(error: click.ClickException) -> str:
+    """Return an error's text; that of an unknown option with those that may be meant."""
+    if not isinstance(error, click.NoSuchOption) or error.ctx is None:
+        return error.format_message()
+    by_dashes = {
+        with_dashes(name).lstrip("-"): name
+        for parameter in error.ctx.command.get_params(error.ctx)
+        for name in (*reversed(parameter.opts), *parameter.secondary_opts)
+        if name.startswith("--")
+    }
+    typed = error.option_name
+    near = [by_dashes[name] for name in all_near(with_dashes(typed).lstrip("-"), by_dashes)]
+    return f"there is no option {typed}{_question(near)}"
+
+
+def _question(near: list[str]) -> str:
+    return f": did you mean {' or '.join(near)}?" if near else ""
 
 
 def settings_command(
@@ -171,17 +232,21 @@ def _option(option: Option) -> click.Option:
         declared.append("--" + option.name)  # as Fleet's own options are spelled
     if option.flag:
         declared.insert(0, f"--{option.flag}")
-    default = "required" if option.default is ... else f"default: {_shown(option.default)}"
-    return click.Option(
+    return GroupedOption(
         [*declared, option.name],
         type=click_type(option.type),
         default=None,
-        help=f"{option.help}  [{default}]",
+        help=with_default(option),
+        group=group_of_setting(option.name),
     )
 
 
-def _shown(default: Any) -> str:
-    return "none" if default in {None, ""} else str(default)
+def with_default(option: Option) -> str:
+    """Return an option's sentences, and its default if it has one."""
+    if option.default is None or option.default == "":
+        return option.help
+    default = "required" if option.default is ... else f"default: {option.default}"
+    return f"{option.help}  [{default}]"
 
 
 def click_type(kind: Any) -> Any:

@@ -74,44 +74,45 @@ class JobSettings(SecuritySettings):
     """
 
     job: str = "default"
-    """Name of the job; processes with the same name and Redis find each other."""
+    """Name of the job. Processes with the same name and the same Redis form a job."""
 
     redis: str = "redis://127.0.0.1:6379/0"
-    """Where the registry is: a redis://, rediss:// or unix:// address."""
+    """Address of the Redis where the processes of a job find each other: redis://, rediss:// or
+    unix://."""
 
     launch: str = ""
-    """Launch that this process belongs to, as `paramfleet launch` sets it: a coordinator takes
-    members of its own launch alone. Empty is taken by any."""
+    """Identifier of the launch that started this process; `paramfleet launch` sets it. A
+    coordinator accepts only processes of its own launch, and those where this is empty."""
 
     host: str = "127.0.0.1"
     """Address under which other machines reach this process."""
 
     log_format: Literal["text", "json"] = "text"
-    """How log lines look: for people, or one JSON object each, for programs."""
+    """Format of log lines: text, or one JSON object in each line."""
 
     traces: Literal["none", "otlp"] = "none"
-    """Whether calls are traced, and sent by OTLP to where the OTEL_ variables say."""
+    """Trace calls, and send the traces by OTLP to the address in the OTEL_ variables."""
 
     chaos: bool = False
-    """Whether `paramfleet chaos` may hurt this process: for a trial of a job's recovery."""
+    """Allow `paramfleet chaos` to kill, stop or slow down this process, to test recovery."""
 
     lease_ttl_s: float = 4.0
-    """Seconds of silence after which a member is dead."""
+    """Seconds without a heartbeat after which a process counts as dead."""
 
     lease_renew_s: float = 0.5
     """Seconds between two heartbeats; at most a third of lease_ttl_s."""
 
     join_timeout_s: float = 120.0
-    """Seconds to wait for Redis, the coordinator and the pservers at the start."""
+    """Seconds to wait at the start for Redis, the coordinator and the pservers."""
 
     barrier_timeout_s: float = 600.0
-    """Seconds a barrier waits for the last worker."""
+    """Seconds that a barrier waits for the last worker."""
 
     call_timeout_s: float = 60.0
-    """Seconds a request to another process may take in all, retries included."""
+    """Seconds that a request to another process may take, including retries."""
 
     outage_grace_s: float = 60.0
-    """Seconds a running job goes on without Redis or the coordinator before it fails."""
+    """Seconds that a running job continues without Redis or the coordinator before it fails."""
 
     def __post_init__(self) -> None:
         check_ranges(self, _SECONDS)

@@ -10,54 +10,55 @@ class SecuritySettings:
     """The job's secret, passwords, certificates and tokens."""
 
     secret: str = field(default="", metadata={"secret": True})
-    """What every connection between processes of the job proves to know, the same for all of
-    them; `paramfleet launch` makes one for its job. Certificates stand for it."""
+    """Secret that all processes of the job share; every connection must prove that it knows it.
+    `paramfleet launch` creates one for its job. With certificates it isn't needed."""
 
     insecure: bool = False
-    """Start without secret and certificates all the same: whoever reaches the job's ports can
-    read it, change it and end it."""
+    """Start without a secret and without certificates. Everybody who can reach the job's ports
+    can then read, change and end the job."""
 
     checkpoint_dirs: str = ""
-    """Folders below which a pserver saves and loads checkpoints for others, with ':' between
-    (os.pathsep), addresses such as s3://bucket/kept among them; symbolic links are resolved.
-    Empty is its working folder."""
+    """Folders in which a pserver may save and load checkpoints, separated by ':' (os.pathsep).
+    Addresses such as s3://bucket/kept are possible; symbolic links are resolved. By default
+    the working folder."""
 
     redis_user: str = ""
-    """User of the registry's access list; empty takes that of the address."""
+    """User name for Redis; by default the one in the address."""
 
     redis_password: str = field(default="", metadata={"secret": True})
-    """Password of the registry; empty takes that of the address."""
+    """Password for Redis; by default the one in the address."""
 
     redis_ca: str = ""
-    """File of the authority that signed the registry's certificate, for rediss://; empty
-    takes this machine's authorities."""
+    """For rediss://: certificate file of the authority that signed Redis's certificate; by
+    default this machine's authorities."""
 
     tls_dir: str = ""
-    """Folder with ca.crt and this role's certificate and key (worker.crt, worker.key), as
-    `paramfleet certs` makes it; empty is without TLS."""
+    """Folder that `paramfleet certs` wrote, with ca.crt and this role's certificate and key
+    (worker.crt, worker.key). By default there is no TLS."""
 
     tls_ca: str = ""
-    """File of the authority's certificate, where it isn't in tls_dir."""
+    """Certificate file of the authority, if it isn't in tls_dir."""
 
     tls_cert: str = ""
-    """File of this process's certificate, where it isn't in tls_dir."""
+    """Certificate file of this process, if it isn't in tls_dir."""
 
     tls_key: str = ""
-    """File of this process's key, where it isn't in tls_dir."""
+    """Key file of this process, if it isn't in tls_dir."""
 
     tokens_file: str = ""
-    """Files of the hashes of the tokens that admin addresses accept, as `paramfleet tokens`
-    writes them, with ':' between (os.pathsep); empty accepts those that the job's secret stands
-    for, if it has one."""
+    """Files that `paramfleet tokens` wrote, separated by ':' (os.pathsep), with the hashes of
+    the tokens that admin addresses accept. By default they accept the tokens that follow from
+    the job's secret, if it has one."""
 
     admin_hosts: str = ""
-    """Names, with commas between, by which browsers and programs may ask admin addresses,
-    beside this machine's addresses and name; .example.com is every name below it."""
+    """Further host names, separated by commas, under which browsers and programs may use admin
+    addresses. This machine's addresses and name are always allowed; .example.com allows every
+    name that ends with it."""
 
     admin_open_reading: bool = False
-    """Let everybody who reaches an admin address read status, metrics and settings there; to
-    change something always takes a token or a certificate."""
+    """Allow everybody who can reach an admin address to read status, metrics and settings.
+    Changes always need a token or a certificate."""
 
     runtime_dir: str = ""
-    """Folder of what running jobs keep for their owner alone, as secrets and sockets; empty is
-    paramfleet-USERID below the temporary folder."""
+    """Folder for private files of running jobs, such as secrets and sockets; by default
+    paramfleet-USERID in the temporary folder."""

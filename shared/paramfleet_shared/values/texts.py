@@ -14,6 +14,7 @@ __all__ = [
     "MAX_NAME_LENGTH",
     "MAX_SHOWN",
     "NAME_RULE",
+    "all_near",
     "is_name",
     "is_printable",
     "nearest",
@@ -36,6 +37,11 @@ NAME_RULE = (
 
 _MAX_DEPTH = 32
 """Of lists and maps in each other, as far as they are shown."""
+
+_WORD_ENDS = re.compile("[-_]")
+
+_CLEARLY_BETTER = 0.2
+"""A name that is more similar by so much is the only one that is meant."""
 
 _PUNCTUATION = frozenset(" _-.,:/@+#=%&()[]")
 
@@ -128,16 +134,47 @@ def _pieces(value: object, most: int, depth: int) -> Iterator[str]:
 
 
 def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
-    """Return which known name may be meant by one that isn't known; None if none is like it.
+    """Return the known name that an unknown one most likely means; None if none is similar.
 
     Args:
-        name: Any text. One that is more than twice as long as each known name is like none:
+        name: As in ``all_near``.
+        known: The names that exist.
+        cutoff: How similar they must be, from 0 to 1.
+    """
+    return next(iter(all_near(name, known, cutoff=cutoff)), None)
+
+
+def all_near(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> list[str]:
+    """Return the known names that an unknown one may mean: at most two, the likeliest first.
+
+    The words of a name may stand in another order: ``num_servers`` is near ``server_num``.
+
+    Args:
+        name: Any text. One that is more than twice as long as each known name is near none:
             to compare them takes as long as both lengths multiplied.
-        known: The names that there are.
-        cutoff: How alike they have to be, from 0 to 1.
+        known: The names that exist.
+        cutoff: How similar they must be, from 0 to 1.
     """
     names = [each for each in sorted(known) if len(name) <= 2 * len(each)]
-    return next(iter(difflib.get_close_matches(name, names, n=1, cutoff=cutoff)), None)
+    scores = {each: _likeness(name, each) for each in names}
+    best = sorted(names, key=lambda each: -scores[each])[:2]
+    return [
+        each
+        for each in best
+        if scores[each] >= cutoff and scores[each] > scores[best[0]] - _CLEARLY_BETTER
+    ]
+
+
+def _likeness(name: str, known: str) -> float:
+    """Return how similar two names are, from 0 to 1, in whichever order their words are."""
+    pairs = {(known, name)}
+    if len(_WORD_ENDS.split(name)) > 1:
+        pairs.add((_in_order(known), _in_order(name)))
+    return max(difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs)
+
+
+def _in_order(name: str) -> str:
+    return "_".join(sorted(_WORD_ENDS.split(name)))
 
 
 def is_name(text: Any) -> bool:

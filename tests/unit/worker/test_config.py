@@ -148,3 +148,13 @@ def test_a_copy_needs_another_process() -> None:
 def test_processes_do_not_come_and_go_on_ray() -> None:
     with pytest.raises(SettingError, match="--on ray"):
         LaunchSettings(server_num="1:4", on="ray")
+
+
+@pytest.mark.parametrize(
+    ("name", "number"), [("servers", "server_num"), ("workers", "worker_num")]
+)
+def test_a_number_in_place_of_addresses_is_answered_with_the_option_for_numbers(
+    name: str, number: str
+) -> None:
+    with pytest.raises(SettingError, match=f"{name} = '2': must be addresses; --{number} 2"):
+        settings(**{name: "2"})

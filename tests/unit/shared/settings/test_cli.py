@@ -10,8 +10,19 @@ import pytest
 from click.testing import CliRunner, Result
 
 from paramfleet_shared.errors import JobFailedError
-from paramfleet_shared.settings.cli import BoundedCommand, in_red, settings_command
+from paramfleet_shared.settings.cli import (
+    BoundedCommand,
+    BoundedGroup,
+    in_red,
+    settings_command,
+    with_dashes,
+)
 from paramfleet_shared.settings.config import JobSettings, Resolved, SettingError
+from paramfleet_shared.settings.option_groups import (
+    GroupedOption,
+    OptionGroup,
+    without_common_options,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -186,3 +197,48 @@ def test_what_is_wrong_comes_before_how_a_command_is_used() -> None:
         "Usage: try [OPTIONS]",
         "Try 'try --help' for help.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("--num-servers=2", ": did you mean --server_num or --servers?"),
+        ("--log=x", ": did you mean --log_dir?"),
+        ("--colour", ""),
+    ],
+)
+def test_a_misspelt_option_is_answered_with_those_that_may_be_meant(
+    word: str, meant: str
+) -> None:
+    options = [click.Option([name]) for name in ("--server_num", "--servers", "--log_dir")]
+    command = BoundedCommand("try", params=[*options])
+
+    shown = CliRunner().invoke(command, [word], token_normalize_func=with_dashes)
+
+    option = word.partition("=")[0]
+    assert shown.output.splitlines()[0] == f"Error: there is no option {option}{meant}"
+
+
+def test_a_misspelt_command_is_answered_with_the_one_that_may_be_meant() -> None:
+    group = BoundedGroup("try", commands=[click.Command("launch"), click.Command("plan")])
+
+    shown = CliRunner().invoke(group, ["lanch"])
+
+    first = "Error: there is no command 'lanch': did you mean 'launch'?"
+    assert shown.output.splitlines()[0] == first
+
+
+def test_options_of_a_group_are_shown_under_its_name_and_left_out_where_it_is_known() -> None:
+    group = OptionGroup("Log options", is_common=True)
+    command = BoundedCommand(
+        "try", params=[GroupedOption(["--log_dir"], group=group), click.Option(["--size"])]
+    )
+
+    shown = command.get_help(click.Context(command, info_name="try"))
+    with without_common_options():
+        brief = command.get_help(click.Context(command, info_name="try"))
+
+    assert shown.index("--size") < shown.index("Log options:") < shown.index("--log_dir")
+    assert "--size" in brief
+    assert "--log_dir" not in brief
+    assert "and the log options" in brief

@@ -32,6 +32,7 @@ from paramfleet_shared.telemetry.logs_and_metrics import (
     finite,
 )
 from paramfleet_shared.values.texts import (
+    all_near,
     is_name,
     is_printable,
     nearest,
@@ -270,3 +271,16 @@ def test_the_name_that_may_be_meant_is_one_like_it_and_looked_for_fast(
     name: str, meant: str | None
 ) -> None:
     assert nearest(name, ["seed", "lr_decay", "lr"]) == meant
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("num_servers", ["server_num", "servers"]),
+        ("pservers", ["servers"]),
+        ("server-num", ["server_num"]),
+        ("folder", []),
+    ],
+)
+def test_words_may_stand_in_another_order(name: str, meant: list[str]) -> None:
+    assert all_near(name, ["server_num", "servers", "log_dir"]) == meant

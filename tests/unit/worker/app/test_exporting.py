@@ -281,8 +281,8 @@ def test_the_command_names_all_files_and_its_default(checkpoint: Path, tmp_path:
     shown = " ".join(CliRunner().invoke(main, ["export", "--help"]).output.split())
 
     assert done.output == f"3 rows in {output}, {tmp_path / 'u.ids.npy'}\n"
-    assert "Default: what the suffix of --output says" in shown
-    assert "safetensors without a suffix" in shown
+    assert "By default it follows from the suffix of --output" in shown
+    assert "without a suffix it is safetensors" in shown
 
 
 def test_the_command_says_what_it_wrote(checkpoint: Path, tmp_path: Path) -> None:

@@ -37,3 +37,25 @@ def test_help_has_no_section_for_programmers(name: str, command: click.Command) 
 
     assert "Usage:" in shown
     assert not re.search(r"\b(Args|Raises|Returns|Yields):", shown)
+
+
+def test_each_command_stands_in_a_group() -> None:
+    shown = main.get_help(click.Context(main, info_name="paramfleet", terminal_width=80))
+
+    groups = [line for line in shown.splitlines() if re.match(r"\w.*:$", line)]
+    assert groups[1:3] == ["Train:", "Look at a running job:"]
+    assert shown.partition("Other:")[2].split()[0] == "completion"
+    assert len(shown.partition("Other:")[2].strip().splitlines()) == 1
+    assert "..." not in shown.partition("Train:")[2], "a sentence is too long for the list"
+
+
+def test_each_option_of_a_launch_stands_in_a_group() -> None:
+    launch = main.commands["launch"]
+    own = [
+        name
+        for each in launch.params
+        if isinstance(each, click.Option) and getattr(each, "group", None) is None
+        for name in each.opts
+    ]
+
+    assert own == ["-m", "--model", "-o", "--option"]

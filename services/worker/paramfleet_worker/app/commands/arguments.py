@@ -42,7 +42,7 @@ class FiniteRange(click.FloatRange):
 
 
 FOLDER = _Folder()
-JSON = click.option("--json", "as_json", is_flag=True, help="Answer with JSON.")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 
 
 def counted(number: int, what: str) -> str:

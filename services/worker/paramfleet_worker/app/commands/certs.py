@@ -33,18 +33,22 @@ FOLDER = click.option(
     "folder",
     type=click.Path(file_okay=False, path_type=Path),
     required=True,
-    help="The authority's folder.",
+    help="Folder of the certificate authority.",
 )
-JOB = click.option("--job", default="default", envvar="PARAMFLEET_JOB", help="The job's name.")
+JOB = click.option("--job", default="default", envvar="PARAMFLEET_JOB", help="Name of the job.")
 HOST = click.option(
-    "--host", "hosts", multiple=True, metavar="NAME", help="A host name or IP; may be repeated."
+    "--host",
+    "hosts",
+    multiple=True,
+    metavar="NAME",
+    help="Host name or IP address; can be repeated.",
 )
 POSITIVE = FiniteRange(min=0, min_open=True)
 
 
 @click.group(cls=BoundedGroup)
 def certs() -> None:
-    """Make and show the certificates of a job's roles."""
+    """Create and show TLS certificates for the processes of a job."""
 
 
 @certs.command()
@@ -52,13 +56,19 @@ def certs() -> None:
 @JOB
 @HOST
 @click.option(
-    "--role", "roles", multiple=True, type=click.Choice(ROLES), help="Issue these, too."
+    "--role",
+    "roles",
+    multiple=True,
+    type=click.Choice(ROLES),
+    help="Issue a certificate for this role, too.",
 )
-@click.option("--days", type=POSITIVE, default=DAYS, help="Days of a role's certificate.")
+@click.option(
+    "--days", type=POSITIVE, default=DAYS, help="Validity of the certificates in days."
+)
 def init(
     folder: Path, job: str, hosts: tuple[str, ...], roles: tuple[str, ...], days: float
 ) -> None:
-    """Make an authority, and with --role certificates; what is there and lasts is kept."""
+    """Create an authority, and with --role certificates. Valid ones are kept."""
     JobSettings(job=job)  # is it a name?
 
     def run() -> None:
@@ -76,9 +86,9 @@ def init(
 @JOB
 @HOST
 @click.option("--role", required=True, type=click.Choice(ROLES))
-@click.option("--days", type=POSITIVE, default=DAYS, help="Days it is valid.")
+@click.option("--days", type=POSITIVE, default=DAYS, help="Validity in days.")
 def issue(folder: Path, job: str, hosts: tuple[str, ...], role: str, days: float) -> None:
-    """Make a role's certificate, unless there is one that says the same and lasts."""
+    """Create the certificate of a role, unless it has a valid one."""
     JobSettings(job=job)
     name = MemberName(job, role)
     _told(lambda: _say(role, made=Authority(folder).issue(name, hosts=hosts, days=days)))
@@ -86,9 +96,9 @@ def issue(folder: Path, job: str, hosts: tuple[str, ...], role: str, days: float
 
 @certs.command()
 @FOLDER
-@click.option("--days", type=POSITIVE, default=DAYS, help="Days they are valid.")
+@click.option("--days", type=POSITIVE, default=DAYS, help="Validity in days.")
 def renew(folder: Path, days: float) -> None:
-    """Make every role's certificate anew; processes take it for their next connections."""
+    """Renew all certificates; processes use them for their next connections."""
 
     def run() -> None:
         for role in Authority(folder).renew(days=days):
@@ -100,7 +110,7 @@ def renew(folder: Path, days: float) -> None:
 @certs.command()
 @FOLDER
 def show(folder: Path) -> None:
-    """Show what the certificates of a folder say; keys aren't read."""
+    """Show the certificates in a folder; keys are not read."""
 
     def run() -> None:
         now = datetime.now(UTC)
@@ -121,13 +131,14 @@ def show(folder: Path) -> None:
     "--before-redis-7",
     "is_old",
     is_flag=True,
-    help="For Redis 6: workers and pservers may then write what the coordinator decides.",
+    help="For Redis 6. There workers and pservers can also write what only the coordinator "
+    "should write.",
 )
 def redis_acl(folder: Path, job: str, *, is_old: bool) -> None:
-    """Make passwords and an access list for Redis; passwords that are there are kept.
+    """Create passwords and an access list for Redis. Existing passwords are kept.
 
-    Writes redis.acl, for ``redis-server --aclfile``, and redis.<user>.password for each of
-    the users coordinator, pserver and worker: PARAMFLEET_REDIS_PASSWORD_FILE.
+    Writes redis.acl, for `redis-server --aclfile`, and redis.<user>.password for each of the
+    users coordinator, pserver and worker, for PARAMFLEET_REDIS_PASSWORD_FILE.
     """
     JobSettings(job=job)
 

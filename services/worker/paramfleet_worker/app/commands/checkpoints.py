@@ -26,8 +26,9 @@ _LIST_COLUMNS = (
 checkpoint = group_of(
     "checkpoint",
     WRITE_CHECKPOINT,
-    "Write a checkpoint of a running job, or look at those on disk.\n\nWithout a command it "
-    "writes one, with the options below, as `checkpoint write` does.",
+    "Write a checkpoint, or work with checkpoints on disk.\n\nWithout a "
+    "command it writes one of a running job, as `checkpoint write` does, with the options "
+    "below.",
 )
 checkpoint.add_command(WRITE_CHECKPOINT, "write")
 checkpoint.add_command(LOAD_CHECKPOINT, "load")
@@ -37,10 +38,11 @@ checkpoint.add_command(LOAD_CHECKPOINT, "load")
 @click.argument("folder", metavar="DIR", type=FOLDER)
 @JSON
 def _list(folder: Path, *, as_json: bool) -> None:
-    """List the checkpoints in DIR, newest first, or the one that DIR is.
+    """List the checkpoints in DIR, newest first.
 
-    Those of a training by days are found below the folders of days. A checkpoint is whole if
-    each of its files is there with its length; `checkpoint verify` reads them.
+    DIR may also be a checkpoint itself. Checkpoints of a training by days are found in the
+    folders of the days. A checkpoint is complete if each of its files exists and has the right
+    length; `checkpoint verify` also reads the files.
     """
     from paramfleet_worker.app.checkpoints.listing import list_checkpoints  # noqa: PLC0415 -- slow
 
@@ -59,10 +61,10 @@ def _list(folder: Path, *, as_json: bool) -> None:
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=FOLDER)
 @JSON
 def _verify(paths: tuple[Path, ...], *, as_json: bool) -> None:
-    """Read everything of the checkpoints PATH... and name what is wrong.
+    """Read checkpoints completely and report what is damaged.
 
-    Of a folder that has checkpoints in it, each is read that isn't being written. Ends with 1
-    if anything is wrong.
+    PATH is a checkpoint or a folder of checkpoints; those that are being written are left out.
+    The exit code is 1 if anything is damaged.
     """
     from paramfleet_worker.app.checkpoints.verifying import verify_in  # noqa: PLC0415 -- slow
 
@@ -86,11 +88,11 @@ def _verify(paths: tuple[Path, ...], *, as_json: bool) -> None:
 @click.argument("b", type=FOLDER)
 @JSON
 def _diff(a: Path, b: Path, *, as_json: bool) -> None:
-    """Compare the tables and buffers of the checkpoints A and B, of any numbers of servers.
+    """Compare the tables and buffers of two checkpoints.
 
-    Ends with 0 if they are equal, with 1 if not, with 2 if one of them can't be read. Steps and
-    registered states (schedules, places in the data) are named where they differ, and aren't
-    counted: they say where a training is.
+    The checkpoints may be of different numbers of servers. The exit code is 0 if they are
+    equal, 1 if not, and 2 if one of them can't be read. Different steps and registered states
+    (learning-rate schedules, positions in the data) are shown, but don't count as a difference.
     """
     from paramfleet_worker.app.checkpoints.diffing import diff  # noqa: PLC0415 -- slow
 
@@ -113,13 +115,17 @@ def _diff(a: Path, b: Path, *, as_json: bool) -> None:
 
 @checkpoint.command("compact")
 @click.argument("path", metavar="CHECKPOINT", type=FOLDER)
-@click.option("--output", type=FOLDER, help="The whole one's folder, instead of its own place.")
+@click.option(
+    "--output",
+    type=FOLDER,
+    help="Folder of the result; by default it replaces CHECKPOINT.",
+)
 @JSON
 def _compact(path: Path, *, output: Path | None, as_json: bool) -> None:
-    """Make an increment whole, so that it needs no other checkpoint.
+    """Make a complete checkpoint from an incremental one.
 
-    Its rows are merged with those of the checkpoints that it builds on, which stay. Later
-    increments of it stay increments of it.
+    Its rows are merged with those of the checkpoints on which it is based; these are not
+    changed. Later increments that are based on it remain valid.
     """
     from paramfleet_worker.app.checkpoints.compacting import compact  # noqa: PLC0415 -- slow
 
@@ -135,35 +141,38 @@ def _compact(path: Path, *, output: Path | None, as_json: bool) -> None:
 
 @checkpoint.command("export")
 @click.argument("checkpoint", type=FOLDER)
-@click.option("--table", required=True, help="The table's name.")
+@click.option("--table", required=True, help="Name of the table.")
 @click.option(
     "--format",
     type=click.Choice(get_args(ExportFormat)),
-    help="Default: what the suffix of --output says: .npy, .safetensors, or .txt and .vec for "
-    "word2vec; safetensors without a suffix.",
+    help="Format of the file. By default it follows from the suffix of --output: .npy, "
+    ".safetensors, or .txt and .vec for word2vec; without a suffix it is safetensors.",
 )
 @click.option(
     "--output",
     required=True,
     type=click.Path(path_type=Path),
-    help="The file; npy writes the ids beside it, to .ids.npy. Of paddle a folder, in which "
-    "the table gets one of its own, such as 000.",
+    help="File to write; npy also writes the ids, to a second file .ids.npy. For paddle a "
+    "folder, in which the table gets its own folder, such as 000.",
 )
 @click.option(
     "--words",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="word2vec: a file whose line i, from 0, is the word of id i.",
+    help="For word2vec: file whose line i, counted from 0, is the word of id i.",
 )
 @click.option(
     "--shards",
     default=1,
     show_default=True,
     type=click.IntRange(1, 100_000),
-    help="paddle: how many files there are.",
+    help="For paddle: number of files.",
 )
-@click.option("--gzip", "compress", is_flag=True, help="paddle: compress them.")
+@click.option("--gzip", "compress", is_flag=True, help="For paddle: compress the files.")
 def export(checkpoint: Path, *, shards: int, compress: bool, **options: Any) -> None:
-    """Write one embedding table of CHECKPOINT in a format that others read."""
+    """Write an embedding table of a checkpoint to a file.
+
+    The formats are npy, safetensors, the text of word2vec, and that of Paddle.
+    """
     from paramfleet_worker.app.exporting import PaddleFiles, export_table  # noqa: PLC0415 -- slow
 
     def run() -> int:
@@ -180,14 +189,14 @@ def export(checkpoint: Path, *, shards: int, compress: bool, **options: Any) -> 
     "deltas", metavar="DELTA...", nargs=-1, required=True, type=click.Path(path_type=Path)
 )
 @click.option(
-    "--output", required=True, type=click.Path(path_type=Path), help="The new export's folder."
+    "--output", required=True, type=click.Path(path_type=Path), help="Folder of the new export."
 )
 @JSON
 def _apply(base: Path, deltas: tuple[Path, ...], *, output: Path, as_json: bool) -> None:
-    """Write an export that has BASE with the deltas DELTA..., in their order.
+    """Apply deltas, in their order, to an exported model.
 
-    BASE was saved by `fleet.save_inference_model` with mode=2, the deltas with mode=1. What is
-    written is a model by itself, and a base that later deltas follow.
+    BASE was saved by `fleet.save_inference_model` with mode=2, the deltas with mode=1. The
+    result is a complete model, to which later deltas can be applied.
     """
     from paramfleet.session.checkpoint.exports.applying import apply_deltas  # noqa: PLC0415 -- slow
 
@@ -203,51 +212,52 @@ def _apply(base: Path, deltas: tuple[Path, ...], *, output: Path, as_json: bool)
 
 @checkpoint.command("import")
 @click.argument("source", type=click.Path(exists=True, path_type=Path))
-@click.option("--table", required=True, help="The table's name in the checkpoint.")
+@click.option("--table", required=True, help="Name of the table in the checkpoint.")
 @click.option(
     "--into",
     required=True,
     type=FOLDER,
-    help="A checkpoint of the model: it says what the table is, and has all else.",
+    help="A checkpoint of the model, which has everything except the rows of this table.",
 )
-@click.option("--output", required=True, type=FOLDER, help="The new checkpoint's folder.")
+@click.option("--output", required=True, type=FOLDER, help="Folder of the new checkpoint.")
 @click.option(
     "--format",
     "form",
     required=True,
     type=click.Choice(get_args(ImportFormat)),
-    help="paddle is the text of a table: SOURCE is its folder of part-* files, gzip or not. "
-    "dcp is a folder of torch.distributed.checkpoint, as TorchRec's trainers write it.",
+    help="Format of SOURCE. paddle: a folder with part-* files of text, with or without gzip. "
+    "dcp: a folder of torch.distributed.checkpoint, as TorchRec's trainers write it.",
 )
 @click.option(
     "--accessor",
     default="SparseAccessor",
     show_default=True,
     type=click.Choice([*get_args(PaddleAccessor), "none"]),
-    help="paddle: what the table was saved with; none where lines are keys and values.",
+    help="For paddle: accessor of the saved table; none if lines are keys and values.",
 )
 @click.option(
     "--rule",
     type=click.Choice(get_args(PaddleRule)),
-    help="paddle: the same. Default: those of the table's accessor, or SparseAdamSGDRule.",
+    help="For paddle: rule of the saved table. By default that of the table's accessor, or "
+    "SparseAdamSGDRule.",
 )
 @click.option(
     "--words",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="word2vec: a file whose line i, from 0, is the word of id i.",
+    help="For word2vec: file whose line i, counted from 0, is the word of id i.",
 )
 @click.option(
     "--key",
-    help="dcp: the tensor's name, or its end, as embedding_bags.ads; else that of --table.",
+    help="For dcp: name of the tensor, or its end, as embedding_bags.ads. By default --table.",
 )
 @JSON
 def _import(source: Path, *, as_json: bool, **options: Any) -> None:
-    """Write a checkpoint with the rows of SOURCE as one table.
+    """Write a new checkpoint in which one table has the rows of SOURCE.
 
-    SOURCE is what `checkpoint export` writes, word2vec's text, a table that Paddle saved, or a
-    checkpoint of torch.distributed.checkpoint, where a row's id is its number. The optimizer
-    begins anew on these rows, but on those that Paddle saved for a table with an accessor.
-    `--into` stays as it is.
+    SOURCE is a file of `checkpoint export`, word2vec's text, a table that Paddle saved, or a
+    checkpoint of torch.distributed.checkpoint, where the id of a row is its index. The
+    optimizer states of these rows start from the beginning, except for a Paddle table with an
+    accessor, which has them. The checkpoint of --into is not changed.
     """
     from paramfleet_worker.app.checkpoints.foreign import ForeignTable, PaddleText  # noqa: PLC0415
     from paramfleet_worker.app.checkpoints.importing import import_table  # noqa: PLC0415 -- slow

@@ -31,25 +31,26 @@ class NothingNamedError(ContractError):
 _FOLDER = click.Argument(
     ["folder"], type=click.Path(exists=True, file_okay=False, path_type=Path)
 )
-_JOB = click.Option(["--job"], help="Of this job alone.")
+_JOB = click.Option(["--job"], help="Only runs of this job.")
 _OLDER = click.Option(
     ["--older-than"],
     type=FiniteRange(0.0, 1e6),
-    help="That nobody has changed for so many days.",
+    help="Only runs that have not been changed for this many days.",
 )
-_JSON = click.Option(["--json"], is_flag=True, help="Answer with JSON.")
+_JSON = click.Option(["--json"], is_flag=True, help="Print the answer as JSON.")
 
 
 @click.group("data", cls=BoundedGroup)
 def data() -> None:
-    """See and remove what pservers keep below a data folder.
+    """Show and remove what pservers wrote into a data folder (--data-dir).
 
-    A job that ends well removes its own. One that failed leaves it until its next run begins.
+    A job that finishes removes its data. The data of a job that failed stays until its next run
+    starts.
     """
 
 
 def _list(**options: Any) -> None:
-    """Show the runs below FOLDER: size, days since a change, and whether a process has it."""
+    """Show the runs in FOLDER: size, days since a change, and if a process uses it."""
 
     def run() -> int:
         found = list(_chosen(options))
@@ -66,7 +67,7 @@ def _list(**options: Any) -> None:
 
 
 def _remove(**options: Any) -> None:
-    """Remove what runs that have ended left below FOLDER. What processes use now stays.
+    """Remove data of ended runs from FOLDER. Data that a process uses is kept.
 
     No later job continues from a run that has failed: continue from a checkpoint (--resume).
     """

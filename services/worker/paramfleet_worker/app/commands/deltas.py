@@ -26,14 +26,14 @@ _SHOWN = 20
 
 @click.group("delta", cls=BoundedGroup)
 def delta() -> None:
-    """Write, see, check and tidy the stream of a model's changes in a folder."""
+    """Write, show, check and clean up streams of changes."""
 
 
 @delta.command("list")
 @click.argument("folder", metavar="DIR", type=FOLDER)
 @JSON
 def _list(folder: Path, *, as_json: bool) -> None:
-    """List the bases and changes that DIR keeps, by number.
+    """List the bases and changes in DIR, by number.
 
     Files aren't read; `delta verify` does that.
     """
@@ -55,7 +55,7 @@ def _list(folder: Path, *, as_json: bool) -> None:
 @click.argument("folder", metavar="DIR", type=FOLDER)
 @JSON
 def _verify(folder: Path, *, as_json: bool) -> None:
-    """Read everything of the stream in DIR, and name all that is wrong.
+    """Read the stream in DIR completely and report what is damaged.
 
     Each base and each change is proven by its SHA-256, and the changes between two bases,
     applied to the older one, must give exactly the newer one. Ends with 1 if anything is wrong.
@@ -88,14 +88,14 @@ def _verify(folder: Path, *, as_json: bool) -> None:
 @click.option(
     "--keep",
     type=click.IntRange(1, 1000),
-    help="How many bases are kept then; all if not given.",
+    help="Number of bases to keep; by default all.",
 )
 @JSON
 def _compact(folder: Path, *, keep: int | None, as_json: bool) -> None:
-    """Merge the newest base of DIR and the changes behind it to a new base.
+    """Merge the newest base in DIR and the changes after it into a new base.
 
-    On a disk the stream's writer may go on meanwhile, and readers anywhere. At an address no
-    writer may publish while this runs.
+    Readers can continue. The writer of the stream can continue if DIR is on a disk; at an
+    address, such as s3://, no writer may publish while this runs.
     """
 
     def run() -> int:
@@ -110,14 +110,14 @@ def _compact(folder: Path, *, keep: int | None, as_json: bool) -> None:
 @delta.command("prune")
 @click.argument("folder", metavar="DIR", type=FOLDER)
 @click.option(
-    "--keep", required=True, type=click.IntRange(1, 1000), help="How many bases are kept."
+    "--keep", required=True, type=click.IntRange(1, 1000), help="Number of bases to keep."
 )
 @JSON
 def _prune(folder: Path, *, keep: int, as_json: bool) -> None:
-    """Remove all but the newest bases of DIR, and changes that none of them needs.
+    """Remove old bases from DIR, and the changes that no other base needs.
 
-    A reader that is still behind the oldest base that is kept begins anew at the newest. At an
-    address no writer may publish while this runs.
+    A reader that has not reached the oldest remaining base starts again from the newest. At an
+    address, such as s3://, no writer may publish while this runs.
     """
 
     def run() -> int:

@@ -29,38 +29,38 @@ SECONDS = FiniteRange(min=0.01, max=1e6)
 
 @click.command("follow", cls=BoundedCommand)
 @click.argument("folder", metavar="DIR", type=FOLDER)
-@click.option("--job", help="Which job; this user's only one here if not given.")
-@click.option("--redis", help="Where its registry is, for a job of other machines.")
+@click.option("--job", help="Name of the job. Needed only if you run several jobs here.")
+@click.option("--redis", help="Address of the job's Redis, for a job on other machines.")
 @click.option(
     "--every", "every_s", default=0.2, show_default=True, type=SECONDS,
     help="Seconds between two changes.",
 )  # fmt: skip
 @click.option(
     "--dense-every", "dense_s", default=1.0, show_default=True, type=SECONDS,
-    help="Seconds between two changes that have dense parameters.",
+    help="Seconds between two changes that contain dense parameters.",
 )  # fmt: skip
 @click.option(
     "--base-changes", default=5000, show_default=True, type=click.IntRange(0, 1 << 40),
-    help="After how many changes a base is made of them; 0 for never.",
+    help="Number of changes after which a new base is made; 0 means never.",
 )  # fmt: skip
 @click.option(
     "--keep", default=2, show_default=True, type=click.IntRange(1, 1000),
-    help="How many bases are kept, with the changes behind them.",
+    help="Number of bases to keep, with the changes after them.",
 )  # fmt: skip
 @click.option(
-    "--stay", "stays", is_flag=True, help="Wait for another run when the job has ended."
+    "--stay", "stays", is_flag=True, help="Wait for the next run when the job has ended."
 )
 @click.option(
     "--take-over", "takes_over", is_flag=True,
-    help="Take DIR from the process that writes to it; else that is named, and this one ends.",
+    help="Replace the process that writes to DIR. By default this is an error.",
 )  # fmt: skip
 def follow(
     folder: Path, *, job: str | None, redis: str | None, takes_over: bool, **plan: Any
 ) -> None:
-    """Write what a running job changes to the stream in DIR, until the job ends.
+    """Write the changes of a running job to a stream in DIR, until the job ends.
 
-    It begins with a base of all rows. The pservers are asked; the training waits for nothing.
-    After an interruption by which changes may be lost another stream begins.
+    The stream begins with a base of all rows. The changes come from the pservers; the training
+    doesn't wait. After an interruption in which changes may be lost, a new stream begins.
     """
 
     def run() -> int:

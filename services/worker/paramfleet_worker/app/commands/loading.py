@@ -74,7 +74,7 @@ LOAD_CHECKPOINT = job_command(
         ["--timeout"],
         type=FiniteRange(min=0, min_open=True, max=86_400),
         default=600.0,
-        help="Seconds to wait for it; workers that meet only later don't load.",
+        help="Seconds to wait for the workers. After that nothing is loaded.",
     ),
 )
 """``paramfleet checkpoint load``."""

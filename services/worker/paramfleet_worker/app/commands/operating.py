@@ -16,6 +16,7 @@ from paramfleet_shared.errors import FleetError
 from paramfleet_shared.settings.cli import BoundedCommand, echo
 from paramfleet_shared.settings.config import read_environment
 from paramfleet_shared.settings.hurts import ACTIONS
+from paramfleet_shared.settings.option_groups import FINDING, GroupedOption
 from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.values.texts import printable, shown
 from paramfleet_worker.app.finding import Found, NoJobError, find_job, running_jobs
@@ -58,13 +59,13 @@ Run = Callable[[Operator, dict[str, Any]], None]
 
 
 def _status(operator: Operator, options: dict[str, Any]) -> None:
-    """Show the whole job once."""
+    """Show the state of a job: workers, pservers, tables."""
     status = operator.get("status")
     show(status, board(status, width=_PLAIN_WIDTH), options)
 
 
 def _top(operator: Operator, options: dict[str, Any]) -> None:
-    """Show the job live, until Ctrl-C or its end."""
+    """Show the state of a job live, until Ctrl-C or its end."""
     clock = SystemClock()
     while True:
         status = operator.get("status")
@@ -81,7 +82,7 @@ def _top(operator: Operator, options: dict[str, Any]) -> None:
 
 
 def _tables(operator: Operator, options: dict[str, Any]) -> None:
-    """Show the tables over all pservers, and the shards that are used most."""
+    """Show the tables of a job and the shards that are used most."""
     tables = operator.get("tables")
     shards = [{"table": t["name"], **shard} for t in tables for shard in t["shards"]]
     top = ["", "the shards used most: rows read and changed", *rows_of(shards, SHARD_COLUMNS)]
@@ -89,13 +90,13 @@ def _tables(operator: Operator, options: dict[str, Any]) -> None:
 
 
 def _shrink(operator: Operator, options: dict[str, Any]) -> None:
-    """Remove the rows of TABLE, or of all tables, that have expired or are too many.
+    """Remove rows of TABLE, or of all tables, that expired or exceed a limit.
 
-    As fleet.shrink() does, by the accessors of the tables and strategy.eviction_configs. With
-    --dry-run it only counts them; in sync nothing else is possible by command. While the job
-    trains, rows come and are used between a dry run and a run, so the numbers differ: pause it
-    to have the same ones. Worker 0 does it between two of its steps, so --timeout must be
-    longer than a step. Ends with 1 if it fails.
+    Does the same as fleet.shrink(): the accessors of the tables and strategy.eviction_configs
+    decide which rows are removed. --dry-run only counts these rows; in sync only --dry-run is
+    possible. While the job trains, the number of a dry run and of a later run differ: pause the
+    job first to get the same number. Worker 0 removes the rows between two of its steps, so
+    --timeout must be longer than a step. The exit code is 1 if it fails.
 
     Raises:
         ClickException: if it failed.
@@ -135,17 +136,17 @@ def _await(
 
 
 def _workers(operator: Operator, options: dict[str, Any]) -> None:
-    """Show the workers, and why a slow one is slow."""
+    """Show the workers of a job, and why slow ones are slow."""
     _list(operator.get("workers"), WORKER_COLUMNS, options)
 
 
 def _barriers(operator: Operator, options: dict[str, Any]) -> None:
-    """Show which workers wait at which barrier, and for whom."""
+    """Show which workers wait at which barrier."""
     _list(operator.get("barriers"), BARRIER_COLUMNS, options)
 
 
 def _audit(operator: Operator, options: dict[str, Any]) -> None:
-    """Show who changed what; after the job's end, too, from its registry."""
+    """Show who changed what in a job, also after its end."""
     _list(operator.get("audit"), AUDIT_COLUMNS, options)
 
 
@@ -156,38 +157,45 @@ def _audit_of_registry(options: dict[str, Any]) -> None:
 
 
 def _pause(operator: Operator, options: dict[str, Any]) -> None:
-    """Stop the workers before their next step."""
+    """Pause the training: workers stop before their next step."""
     show(operator.post("pause"), ["paused"], options)
 
 
 def _resume(operator: Operator, options: dict[str, Any]) -> None:
-    """Let the workers continue."""
+    """Continue a paused training."""
     show(operator.post("resume"), ["resumed"], options)
 
 
 def _page(operator: Operator, options: dict[str, Any]) -> None:
-    """Print a link that opens the job's page in a browser, once and within ten minutes."""
+    """Print a link to the job's page in the browser.
+
+    The link works once, within ten minutes.
+    """
     code = operator.post("codes")["code"]
     link = f"{operator.url.rstrip('/')}/#code={code}"
     show({"url": link}, [link], options)
 
 
 def _end(operator: Operator, options: dict[str, Any]) -> None:
-    """Finish the training now, in the same way as after the last batch."""
+    """End the training now, as after its last batch."""
     show(operator.post("end"), ["the job ends"], options)
 
 
 def _drain(operator: Operator, options: dict[str, Any]) -> None:
-    """Let the worker of RANK leave while the others continue; in async and geo."""
+    """Remove the worker RANK from an async or GEO job.
+
+    The other workers continue.
+    """
     rank = options["rank"]
     show(operator.post(f"workers/{rank}/drain"), [f"worker {rank} leaves"], options)
 
 
 def _chaos(operator: Operator, options: dict[str, Any]) -> None:
-    """Hurt TARGET, a process of a job that was started with `paramfleet launch --chaos`.
+    """Kill, stop or slow down a process of a job.
 
-    TARGET is worker:N, pserver:N, coordinator or redis; PEER the other end of calls that
-    break, all if none is named: worker:1 pserver:0, or pserver:0 registry.
+    The job must have been started with `paramfleet launch --chaos`. TARGET is worker:N,
+    pserver:N, coordinator or redis. For actions that break calls, PEER is the other end of the
+    calls, as in worker:1 pserver:0 or pserver:0 registry; by default all.
     """
     names = ("action", "target", "peer", "at", "for", "rate", "by")
     asked = {name: options[name] for name in names if options[name] is not None}
@@ -204,7 +212,7 @@ _MOST_DIGITS = 10
 
 
 def _scale(operator: Operator, options: dict[str, Any]) -> None:
-    """Have other numbers of processes while the job trains: pservers=N.
+    """Change the number of pservers, as pservers=4.
 
     Raises:
         UsageError: if it isn't pservers=N.
@@ -220,7 +228,9 @@ def _scale(operator: Operator, options: dict[str, Any]) -> None:
 
 
 def _set(operator: Operator, options: dict[str, Any]) -> None:
-    """Change settings of the running job: lr, k_steps (geo), max_staleness (async).
+    """Change settings while the job trains, as lr=0.01.
+
+    lr is the learning rate. In GEO there is also k_steps, in async max_staleness.
 
     Raises:
         UsageError: if one isn't NAME=VALUE.
@@ -240,9 +250,10 @@ def _set(operator: Operator, options: dict[str, Any]) -> None:
 
 
 def _checkpoint(operator: Operator, options: dict[str, Any]) -> None:
-    """Write a checkpoint, and wait until it is complete.
+    """Write a checkpoint of a running job, and wait until it is complete.
 
-    Ends with 1 if it could not be written, with 3 if it is written but not a consistent cut.
+    The exit code is 1 if it could not be written, and 3 if it was written but its tables are
+    not all of the same moment.
 
     Raises:
         ClickException: if it could not be written.
@@ -341,6 +352,11 @@ def _find(options: dict[str, Any]) -> Found:
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
+def _finding(names: list[str], **more: Any) -> click.Option:
+    """Return an option of every command that asks a running job."""
+    return GroupedOption(names, group=FINDING, **more)
+
+
 def job_command(
     name: str,
     run: Run,
@@ -369,19 +385,19 @@ def job_command(
             sys.exit(130)
 
     where = [
-        click.Option(["--url"], help="The coordinator's admin address; else the job's "
-                     "folder or registry says it.", envvar="PARAMFLEET_ADMIN_URL"),
-        click.Option(["--job"], help="The job's name; else the only one that you run here.",
-                     shell_complete=jobs),
-        click.Option(["--redis"], help="The job's registry."),
-        click.Option(["--token"], envvar="PARAMFLEET_ADMIN_TOKEN", help="Says who asks; else "
-                     "your job's token, or that of PARAMFLEET_SECRET_FILE."),
-        click.Option(["--token-file"], type=_FILE, envvar="PARAMFLEET_ADMIN_TOKEN_FILE",
-                     help="File of the token."),
-        click.Option(["--ca"], type=_FILE, help="The authority's certificate; asks by https."),
-        click.Option(["--cert"], type=_FILE, help="One's own certificate."),
-        click.Option(["--key"], type=_FILE, help="Its key."),
-        click.Option(["--json"], is_flag=True, help="Answer with JSON."),
+        _finding(["--job"], help="Name of the job. Needed only if you run several jobs here.",
+                 shell_complete=jobs),
+        _finding(["--url"], help="Admin address of the coordinator; by default it is looked up "
+                 "in the job's folder or in its Redis.", envvar="PARAMFLEET_ADMIN_URL"),
+        _finding(["--redis"], help="Address of the job's Redis, for a job on other machines."),
+        _finding(["--token"], envvar="PARAMFLEET_ADMIN_TOKEN", help="Token for the admin "
+                 "address; by default your job's, or that of PARAMFLEET_SECRET_FILE."),
+        _finding(["--token-file"], type=_FILE, envvar="PARAMFLEET_ADMIN_TOKEN_FILE",
+                 help="File with the token."),
+        _finding(["--ca"], type=_FILE, help="Certificate of the authority; connects by https."),
+        _finding(["--cert"], type=_FILE, help="Your certificate."),
+        _finding(["--key"], type=_FILE, help="The key of your certificate."),
+        click.Option(["--json"], is_flag=True, help="Print the answer as JSON."),
     ]  # fmt: skip
     return BoundedCommand(name, params=[*more, *where], callback=callback, help=run.__doc__)
 
@@ -389,8 +405,10 @@ def job_command(
 WRITE_CHECKPOINT = job_command(
     "checkpoint",
     _checkpoint,
-    click.Option(["--name"], help="Its folder's name; by its number if not given."),
-    click.Option(["--timeout"], type=float, default=600.0, help="Seconds to wait for it."),
+    click.Option(["--name"], help="Name of its folder; by default its number."),
+    click.Option(
+        ["--timeout"], type=float, default=600.0, help="Seconds to wait for the result."
+    ),
 )
 """``paramfleet checkpoint``, alone or followed by ``write``."""
 
@@ -401,14 +419,20 @@ SHRINK_TABLES = job_command(
     "tables shrink",
     _shrink,
     click.Argument(["table"], required=False),
-    click.Option(["--dry-run"], is_flag=True, help="Only count the rows that would go."),
-    click.Option(["--timeout"], type=float, default=600.0, help="Seconds to wait for it."),
+    click.Option(["--dry-run"], is_flag=True, help="Only count the rows; remove none."),
+    click.Option(
+        ["--timeout"], type=float, default=600.0, help="Seconds to wait for the result."
+    ),
 )
 """``paramfleet tables shrink``."""
 
 COMMANDS = (
     job_command("status", _status),
-    job_command("top", _top, click.Option(["--once"], is_flag=True, help="Show it once.")),
+    job_command(
+        "top",
+        _top,
+        click.Option(["--once"], is_flag=True, help="Show it once."),
+    ),
     job_command("workers", _workers),
     job_command("barriers", _barriers),
     job_command("audit", _audit, otherwise=_audit_of_registry),
@@ -431,15 +455,16 @@ COMMANDS = (
         click.Argument(["peer"], required=False),
         click.Option(
             ["--at"],
-            help="When a failpoint is reached for the Nth time from now, as "
-            "after_apply_before_log:3; else at once.",
+            help="Do it when the process reaches a failpoint for the Nth time from now, as "
+            "after_apply_before_log:3; by default at once.",
         ),
-        click.Option(["--for", "for"], type=float, help="Seconds that it lasts.  [8]"),
-        click.Option(["--rate"], type=float, help="Part of the calls that break.  [0.1]"),
+        click.Option(["--for", "for"], type=float, help="Duration in seconds.  [8]"),
+        click.Option(["--rate"], type=float, help="Share of the calls that break.  [0.1]"),
         click.Option(
             ["--by"],
             type=float,
-            help="slow: how many times slower; delay, reorder: ms at most; clock: seconds.",
+            help="For slow: how many times slower. For delay and reorder: milliseconds at "
+            "most. For clock: seconds.",
         ),
     ),
 )

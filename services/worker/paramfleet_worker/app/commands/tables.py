@@ -8,6 +8,7 @@ __all__ = ["tables"]
 tables = group_of(
     "tables",
     SHOW_TABLES,
-    "Show the tables over all pservers, and the shards that are used most; or have rows go.",
+    "Show the tables of a job, or remove rows from them.\n\nWithout a command it shows the "
+    "tables, and the shards that are used most.",
 )
 tables.add_command(SHRINK_TABLES, "shrink")

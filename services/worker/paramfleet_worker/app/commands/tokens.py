@@ -19,28 +19,28 @@ FILE = click.option(
     type=click.Path(dir_okay=False, path_type=Path),
     envvar="PARAMFLEET_TOKENS_FILE",
     required=True,
-    help="The file of hashes: the setting tokens_file.",
+    help="File of the tokens' hashes, which the setting tokens_file names.",
 )
 
 
 @click.group(cls=BoundedGroup)
 def tokens() -> None:
-    """Make, list and revoke the tokens that admin addresses accept."""
+    """Create, list and revoke tokens for admin addresses."""
 
 
 @tokens.command()
 @FILE
 @click.option("--role", required=True, type=click.Choice(get_args(TokenRole)))
-@click.option("--name", default="", help="What the audit calls it; empty is the role.")
+@click.option("--name", default="", help="Its name in the audit log; by default the role.")
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write it to this file, of mode 0600, rather than to standard output.",
+    help="Write the token to this file, with mode 0600, instead of standard output.",
 )
 def new(path: Path, role: str, name: str, output: Path | None) -> None:
-    """Make a token and print it; it is shown this once, and only its hash is kept.
+    """Create a token and print it. Only its hash is stored, so it can't be shown again.
 
-    With --output, one that is there already is kept.
+    With --output, an existing token is kept.
     """
 
     def run() -> None:
@@ -66,7 +66,7 @@ def new(path: Path, role: str, name: str, output: Path | None) -> None:
 @tokens.command("list")
 @FILE
 def list_(path: Path) -> None:
-    """List names and roles."""
+    """List the names and roles of the tokens."""
 
     def run() -> None:
         for entry in read_tokens(path):
@@ -79,7 +79,7 @@ def list_(path: Path) -> None:
 @FILE
 @click.argument("name")
 def revoke(path: Path, name: str) -> None:
-    """Take a token away; running processes no longer accept it."""
+    """Revoke a token; running processes no longer accept it."""
 
     def run() -> None:
         kept = read_tokens(path)

@@ -42,58 +42,64 @@ class PlanFileError(ContractError):
     "--mode",
     type=click.Choice([*MODES, "all"]),
     default="all",
-    help="How they train; all takes one mode after the other.  [all]",
+    help="Training mode; all runs one mode after the other.  [all]",
 )
-@click.option("--seed", type=click.IntRange(0, 1 << 53), default=1, help="Of run 1.  [1]")
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 1 << 53),
+    default=1,
+    help="Seed of run 1.  [1]",
+)
 @click.option(
     "--durability",
     type=click.Choice(["async", "sync"]),
     default="async",
-    help="As of paramfleet launch.  [async]",
+    help="As for paramfleet launch.  [async]",
 )
 @click.option(
     "--jobs",
     type=click.IntRange(1, 64),
     default=None,
-    help="Runs at once.  [one for each core]",
+    help="Number of runs at the same time.  [one for each core]",
 )
 @click.option(
     "--replicas",
     type=click.IntRange(0, 1),
     default=None,
-    help="As of paramfleet launch.  [1 in some of the runs]",
+    help="As for paramfleet launch.  [1 in some of the runs]",
 )
 @click.option(
     "--moves",
     type=click.IntRange(0, 8),
     default=None,
-    help="How often pservers are added or removed in each run.  [3 in some of the runs]",
+    help="How many times each run adds or removes pservers.  [3 in some of the runs]",
 )
 @click.option(
     "--within",
     type=FiniteRange(min=1.0),
     default=60.0,
-    help="Seconds in which every worker ends a step again after a kill.  [60]",
+    help="Seconds after a kill in which every worker must complete a step again.  [60]",
 )
 @click.option(
     "--fresh",
     is_flag=True,
-    help="Start each process anew, as paramfleet launch does, instead of as a fork of one.",
+    help="Start each process as a new interpreter instead of a fork.",
 )
 @click.option(
     "--plan",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Run the plan.json of a run that failed, instead of what the seed says.",
+    help="Repeat a failed run from its plan.json, instead of using the seed.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Also each run as a line of JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Also print each run as a line of JSON.")
 def verify(**options: Any) -> None:
-    """Let processes of small jobs die, and check that no change is lost or doubled.
+    """Kill processes of small jobs and check the results.
 
-    Each run is a job of two pservers and two workers on this machine, with a data folder. Its
-    seed says which processes die where, and what the network loses. In a third of the runs
-    pservers come and go, or follow each other. A run that is wrong, or stands still for too
-    long, is named with its seed, and its folder stays. The last line is JSON. Ends with 0 only
-    if every run was right.
+    Checks that no change is lost and none is applied twice. Each run is a job of two pservers
+    and two workers on this machine, with a data folder. The seed decides which processes are
+    killed at which point, and which messages the network loses. In a third of the runs pservers
+    are added and removed, or have replicas. A run that gives a wrong result, or stops for too
+    long, is reported with its seed, and its folder is kept. The last line is JSON. The exit
+    code is 0 only if all runs were correct.
     """
     sys.exit(exit_code_of("verify", lambda: _verify(options)))
 

@@ -183,43 +183,47 @@ def _look_at_ports(settings: JobSettings, wanted: Wanted) -> tuple[PortFacts, ..
     "--role",
     type=click.Choice(("coordinator", "pserver", "worker", "admin")),
     default="worker",
-    help="What this machine is to run.",
+    help="Role that this machine will have.",
 )
 @click.option(
     "--config",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     envvar="PARAMFLEET_CONFIG",
-    help="TOML file of settings.",
+    help="TOML file with settings.",
 )
 @click.option(
-    "--listen", multiple=True, metavar="HOST:PORT", help="Look whether it can be listened on."
+    "--listen",
+    multiple=True,
+    metavar="HOST:PORT",
+    help="Check that this address is free.",
 )
 @click.option(
     "--checkpoints",
     type=click.Path(path_type=Path),
-    help="Look whether checkpoints can be saved in this folder.",
+    help="Check that checkpoints can be saved in this folder.",
 )
 @click.option(
     "--table-gib",
     type=FiniteRange(min=0),
     default=0.0,
-    help="What the tables are expected to take on this machine.",
+    help="Memory in GiB that you expect the tables to need on this machine.",
 )
-@click.option("--security", is_flag=True, help="Say what of the job is open, and to whom.")
+@click.option("--security", is_flag=True, help="Show what of a job is open, and to whom.")
 @click.option(
-    "--job", help="With --security: the running job; else the only one that runs here."
+    "--job", help="With --security: name of the job. Needed only if several run here."
 )
 @click.option(
     "--logs",
     type=click.Path(path_type=Path),
-    help="With --security: the folder of the logs; else log where the job was launched.",
+    help="With --security: folder of the log files; by default log, where the job was "
+    "launched.",
 )
 @click.option(
     "--defaults",
     is_flag=True,
-    help="Say what accessors, entries and eviction have that isn't set, and look at nothing.",
+    help="Only print the defaults of accessors, entries and eviction.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Say it as one JSON line.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one line of JSON.")
 @click.pass_context
 def doctor(
     context: click.Context,
@@ -232,10 +236,10 @@ def doctor(
     logs: Path | None,
     **options: Any,
 ) -> None:
-    """Look for what would keep a job from running here; changes nothing.
+    """Check that jobs can run on this machine; nothing is changed.
 
-    Reads the same settings as the processes of a job. Ends with 1 if something failed;
-    warnings alone end with 0.
+    Reads the same settings as the processes of a job. The exit code is 1 if a check failed;
+    warnings don't count.
 
     Raises:
         UsageError: if an option can't be what was meant.

@@ -65,66 +65,75 @@ class _Bytes(click.ParamType[int]):
 
 
 @click.command(cls=BoundedCommand)
-@click.option("--ids", type=_Count(), required=True, help="That will have a row, as 2e9.")
+@click.option("--ids", type=_Count(), required=True, help="Number of ids, as 2e9.")
 @click.option(
     "--dim",
     type=click.IntRange(min=1),
     required=True,
-    help="Weights of a row, as Embedding has.",
+    help="Length of a row, as embedding_dim of Embedding.",
 )
 @click.option(
     "--optimizer",
     type=click.Choice(sorted(set(RULES) - {CTR.name})),
     default="adagrad",
     show_default=True,
-    help="Whose states rows keep; without effect with --accessor.",
+    help="Optimizer of the table, whose states are stored with the rows; not used with "
+    "--accessor.",
 )
 @click.option(
     "--accessor",
     type=click.Choice(sorted(PART_RULES)),
-    help="The table has a CtrAccessor, whose parts have this rule.",
+    help="The table has a CtrAccessor with this optimizer rule.",
 )
 @click.option(
     "--storage",
     type=click.Choice(get_args(Storage)),
     default="float32",
     show_default=True,
-    help="How the pservers keep values.",
+    help="Number format in which the pservers store values.",
 )
-@click.option("--servers", type=click.IntRange(1, 65_536), required=True, help="Pservers.")
+@click.option(
+    "--servers", type=click.IntRange(1, 65_536), required=True, help="Number of pservers."
+)
 @click.option(
     "--owner-threads",
     type=click.IntRange(1, 1024),
     default=4,
     show_default=True,
-    help="Of each pserver: half of its cores, 8 at most, unless it is told another number.",
+    help="Threads of each pserver that work on tables. A pserver uses half of its cores, at "
+    "most 8, if not set otherwise.",
 )
-@click.option("--memory", type=_Bytes(), help="Of each pserver, as 32G.")
+@click.option("--memory", type=_Bytes(), help="Memory of each pserver, as 32G.")
 @click.option(
     "--zipf",
     "exponent",
     type=FiniteRange(0.0, 4.0),
     default=1.05,
     show_default=True,
-    help="The exponent by which ids are used; 0 for equally often.",
+    help="Exponent of the Zipf distribution of ids; 0 means that all are equally frequent.",
 )
-@click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True,
+              help="Number of workers.")  # fmt: skip
 @click.option(
     "--batch",
     type=click.IntRange(1, 1 << 30),
     default=4096,
     show_default=True,
-    help="Samples of a worker's batch.",
+    help="Examples in the batch of one worker.",
 )
 @click.option(
     "--slots",
     type=click.IntRange(1, 1 << 20),
     default=26,
     show_default=True,
-    help="Ids of a sample, in this table.",
+    help="Ids of this table in one example.",
 )
 @click.option(
-    "--samples-per-s", type=FiniteRange(min=0.0), help="Wanted, of all workers together."
+    "--examples-per-s",
+    "--samples-per-s",
+    "samples_per_s",
+    type=FiniteRange(min=0.0),
+    help="Examples per second that all workers together should train.",
 )
 @click.option(
     "--device-reads",
@@ -132,14 +141,14 @@ class _Bytes(click.ParamType[int]):
     type=FiniteRange(min=1.0),
     default=UNMEASURED.reads_per_s,
     show_default=True,
-    help="Reads of 4 KiB a second that a pserver's disk does.",
+    help="Reads of 4 KiB per second that the disk of a pserver can do.",
 )
 @JSON
 def plan(*, as_json: bool, **options: Any) -> None:
-    """Say what each pserver needs for a table: memory, disk, network; no job is needed.
+    """Estimate what a table needs on each pserver: memory, disk and network.
 
-    Dense parameters aren't counted. Rows beyond the memory are meant to be on a disk, by the
-    tier that docs/planning.md is about. Ends with 0 whatever the advice is.
+    No job is needed. Dense parameters are not counted. Rows that don't fit into the memory are
+    stored on disk, as docs/planning.md explains. The exit code is 0 whatever the advice is.
 
     Raises:
         UsageError: if there can't be such a table.

@@ -20,7 +20,7 @@ _SHELLS = ("bash", "zsh", "fish")
 
 
 def _completion(shell: str) -> None:
-    """Print what makes SHELL complete the words of this command.
+    """Print a script that adds completion to a shell.
 
     \b
     bash:  eval "$(paramfleet completion bash)"       in ~/.bashrc

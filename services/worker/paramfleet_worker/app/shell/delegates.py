@@ -5,16 +5,11 @@ from collections.abc import Callable
 import click
 from typing_extensions import override
 
-from paramfleet_shared.settings.cli import BoundedCommand, BoundedGroup
+from paramfleet_shared.settings.cli import BoundedCommand, BoundedGroup, with_dashes
 
-__all__ = ["LazyGroup", "with_dashes"]
+__all__ = ["LazyGroup"]
 
 Load = Callable[[], click.Command]
-
-
-def with_dashes(token: str) -> str:
-    """Take ``--worker_num``, as Fleet spells it, for ``--worker-num``."""
-    return token.replace("_", "-")
 
 
 class _Delegate(BoundedCommand):
@@ -53,8 +48,48 @@ class _Delegate(BoundedCommand):
         )
 
 
+_SECTIONS = {
+    "Train": ("demo", "new", "launch", "train", "infer", "plan", "doctor"),
+    "Look at a running job": (
+        "status",
+        "top",
+        "page",
+        "workers",
+        "tables",
+        "barriers",
+        "audit",
+    ),
+    "Control a running job": ("set", "pause", "resume", "scale", "drain", "end"),
+    "Checkpoints, exports and serving": ("checkpoint", "export", "data", "delta", "serve"),
+    "Start processes separately": ("coordinator", "pserver", "worker"),
+    "Security": ("secret", "certs", "tokens"),
+    "Test recovery": ("verify", "chaos"),
+    "Other": ("completion",),
+}
+"""Which commands ``paramfleet --help`` shows together, and in which order."""
+
+
 class LazyGroup(BoundedGroup):
     """A group with commands of other packages."""
+
+    @override
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands in groups; those of no group stand in the last one."""
+        left = dict(self.commands)
+        sections = {
+            title: [left.pop(name) for name in names if name in left]
+            for title, names in _SECTIONS.items()
+        }
+        sections["Other"] += left.values()
+        limit = formatter.width - 6 - max(map(len, self.commands))
+        for title, commands in sections.items():
+            shown = [each for each in commands if not each.hidden]
+            if shown:
+                with formatter.section(title):
+                    formatter.write_dl(
+                        [(each.name or "", each.get_short_help_str(limit)) for each in shown],
+                        col_max=20,
+                    )
 
     @override
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:

@@ -14,9 +14,10 @@ __all__ = ["new"]
 
 
 def _new(folder: Path) -> None:
-    """Write a small project into the new folder NAME: a training, its test, a README.
+    """Create a small project in the folder NAME.
 
-    It trains as it is; put your own data and model into it.
+    It has a training script, a test and a README, and can be trained at once. Replace its data
+    and its model by your own.
     """
 
     def run() -> int:
@@ -24,7 +25,7 @@ def _new(folder: Path) -> None:
 
         written = write_project(folder)
         lines = [
-            f"{folder} has {', '.join(path.name for path in written)}; to train:",
+            f"{folder} has {', '.join(path.name for path in written)}. To train:",
             f"  cd {shlex.quote(str(folder))}",
             "  paramfleet launch --server_num 1 --worker_num 2 train.py",
         ]
