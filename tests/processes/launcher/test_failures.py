@@ -224,3 +224,28 @@ def test_a_redis_that_does_not_start_is_reported_and_nothing_else_is_started(
     assert "    no memory for you" in launched.said
     assert launched.said[-1] == "the job failed: redis 0 exited with code 3"
     assert not (tmp_path / "log" / "workerlog.0").exists()
+
+
+def test_a_worker_that_trains_without_init_worker_is_warned_of(
+    launch: Callable[..., Any],
+) -> None:
+    body = """
+        import torch
+        import paramfleet as fleet
+        fleet.init()
+        if fleet.is_server():
+            fleet.init_server()
+            fleet.run_server()
+        else:
+            model = torch.nn.Linear(2, 1)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+            sys.exit(7)
+        """
+    launched = launch(body, "--server_num=1", "--worker_num=1")
+
+    assert launched.read_to_end() == 7
+    log = (launched.cwd / "log" / "workerlog.0").read_text(encoding="utf-8")
+    assert "worker.trains_alone optimizer=SGD" in log
+    assert "fleet.init_worker()" in log

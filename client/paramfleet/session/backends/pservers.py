@@ -14,6 +14,7 @@ from paramfleet.model_state.agreement import Agreement
 from paramfleet.model_state.latecomers import BuffersForLate
 from paramfleet.nn.table_binding import check_covered
 from paramfleet.session.backends.base import Backend, Own
+from paramfleet.session.backends.lone_steps import LoneSteps
 from paramfleet.session.backends.resuming import begin_registered
 from paramfleet.session.backends.returning import begin_again, check_returns, keep_state
 from paramfleet.training.job import open_job
@@ -62,6 +63,7 @@ class PserverBackend(Backend):
             raise
         self._session = communicator.session
         self._for_late = BuffersForLate(communicator.clock)
+        self._lone_steps = LoneSteps()
         if self._session.elastic:
             own.departure.listen()
 
@@ -127,6 +129,7 @@ class PserverBackend(Backend):
         check_returns(returned, optimizer.mode, workers=self.worker_num())
         if make in {SyncMode, GpuBoxMode} and self._session.elastic and not alone:
             raise ElasticModeError(mode=optimizer.mode.name)
+        self._lone_steps.end()
         self.agreement = Agreement(model)
         own = self.own
         job = open_job(
@@ -184,6 +187,7 @@ class PserverBackend(Backend):
         if self.job is not None:
             communicator.wait(self.job.pservers.close())
         communicator.wait(self._session.leave())
+        self._lone_steps.end()
         self.stopped = True
         communicator.close()
 
@@ -192,6 +196,7 @@ class PserverBackend(Backend):
         communicator, session = self._communicator, self._session
         if self.stopped or not communicator.is_own:
             return
+        self._lone_steps.end()
         self.stopped = True
         why = error or ENDED_EARLY
         asked = self.own.departure.asked and error is None
