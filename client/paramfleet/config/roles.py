@@ -315,7 +315,7 @@ def _integer(env: Mapping[str, str], name: str, *, default: int, least: int) -> 
     if raw is None:
         return default
     if not raw.isdigit() or int(raw) < least:
-        raise RoleError(name=name, value=raw, rule=f"must be an integer of at least {least}")
+        raise RoleError(name=name, value=raw, rule=f"must be a whole number, at least {least}")
     return int(raw)
 
 

@@ -15,6 +15,17 @@ __all__ = ["MAX_STEPS", "NOT_HERE", "Configs", "Key", "StrategyError"]
 MAX_STEPS = 2**31 - 1
 """Of keys that count steps: as many as an operator may set."""
 
+_KINDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "True or False",
+    str: "text",
+    dict: "a dict",
+    tuple: "a list",
+    object: "any value",
+}
+"""What a value of a type is called in an error."""
+
 _MAX_MEMBERS = 1000
 """Of a list."""
 
@@ -121,12 +132,11 @@ class Key:
                 raise StrategyError.of(name, value, rule)
             for member in value:
                 if not _is_a(member, self.member_kind or object):
-                    kind = (self.member_kind or object).__name__
-                    raise StrategyError.of(name, value, f"must be a list of {kind}")
+                    kind = _KINDS[self.member_kind or object]
+                    raise StrategyError.of(name, value, f"each member must be {kind}")
             return tuple(value)
         if not _is_a(value, self.kind) and not (self.choices and isinstance(value, self.kind)):
-            called = "a list" if self.kind is tuple else self.kind.__name__
-            raise StrategyError.of(name, value, f"must be {called}")
+            raise StrategyError.of(name, value, f"must be {_KINDS[self.kind]}")
         if self.kind is not float:
             return value
         try:

@@ -110,7 +110,7 @@ class ExportedTable:
         """
         seed, unknown = wire["seed"], wire["unknown"]
         if type(seed) is not int:
-            raise ValueError("seed must be an integer")
+            raise ValueError("seed must be a whole number")
         spec = TableSpec(
             name=wire["name"],
             kind="sparse",

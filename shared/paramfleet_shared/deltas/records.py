@@ -125,7 +125,7 @@ class StreamTable:
         """
         seed, zero_unknown = wire["seed"], wire["zero_unknown"]
         if type(seed) is not int or type(zero_unknown) is not bool:
-            raise ValueError("seed must be an integer, and zero_unknown true or false")
+            raise ValueError("seed must be a whole number, and zero_unknown true or false")
         dim = whole(wire["dim"], "dim")
         return cls(
             name=wire["name"],

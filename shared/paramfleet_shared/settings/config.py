@@ -385,12 +385,16 @@ def _convert(name: str, value: Any, hint: Any) -> Any:
     if kind is int and isinstance(value, float):
         raise SettingError(name=name, value=value, rule="a whole number")
     if isinstance(value, bool):
-        raise SettingError(name=name, value=value, rule=f"of type {kind.__name__}")
+        raise SettingError(name=name, value=value, rule=_called(kind))
     try:
         return kind(value)
     except (TypeError, ValueError) as error:
-        rule = {int: "a whole number", float: "a number"}.get(kind, f"of type {kind.__name__}")
-        raise SettingError(name=name, value=value, rule=rule) from error
+        raise SettingError(name=name, value=value, rule=_called(kind)) from error
+
+
+def _called(kind: Any) -> str:
+    """Return what a value of a type is, in words."""
+    return {int: "a whole number", float: "a number", Path: "a path"}.get(kind, "text")
 
 
 def _to_bool(name: str, value: Any) -> bool:

@@ -200,5 +200,5 @@ def test_what_is_no_terminal_is_shown_no_code_because_it_may_be_kept(steered: St
     steered.end(launched)
 
     assert "#code=" not in launched.text
-    assert "`paramfleet page` prints a link" in page
+    assert "`paramfleet page --job flights` prints a link" in page
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/#code=[\w-]{43}\n", link.stdout), link.stderr

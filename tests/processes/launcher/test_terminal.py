@@ -106,7 +106,7 @@ def test_a_terminal_has_the_job_its_page_its_progress_and_its_result(
     assert opened is not None
     assert opened[1] == page[1]
     assert opened[2] != page[2], "a code opens the page once"
-    assert re.search(r"\r\x1b\[2K\x1b\[36m━.*/6  .*loss 0\.\d+  staleness 1", seen.raw.decode())
+    assert re.search(r"\r\x1b\[2K\x1b\[36m━.*/6  .*loss 0\.\d+  sync", seen.raw.decode())
     assert "[worker 1] my own words, worker 1" in seen.lines
     assert "my own words, worker 0" in seen.lines
     assert '{"auc": 0.75}' in seen.lines

@@ -187,7 +187,7 @@ function drawState(status) {
     ["state", status.state],
     ["mode", status.mode],
     ["loss", status.loss],
-    ["samples/s", status.samples_per_s],
+    ["examples/s", status.samples_per_s],
     ["workers", status.worker_num],
     ["servers", status.server_num],
     ["lr", status.settings.lr],
@@ -330,7 +330,7 @@ function growthOf(table) {
 function drawTables(status) {
   charts.table(
     at("workers"), "one row a worker",
-    ["rank", "host", "state", "step", "samples/s", "loss", "staleness", "step p50 ms", "seen s ago", "why it lags"],
+    ["rank", "host", "state", "step", "examples/s", "loss", "staleness", "step p50 ms", "seen s ago", "why it lags"],
     firstThose(status.workers, (w) => w.rank === status.straggler?.rank).map((w) => [
       w.rank, w.host, w.done ? "done" : stateOf(w), w.step, w.samples_per_s,
       w.loss, w.staleness, w.step_ms.p50 ?? null, w.last_seen_s, w.lag_reason,

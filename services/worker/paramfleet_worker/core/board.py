@@ -30,6 +30,9 @@ TABLE_COLUMNS = (
 )
 SHARD_COLUMNS = ("table", "shard", "server", "rows", "bytes", "pulled", "pushed")
 AUDIT_COLUMNS = ("number", "at", "who", "peer", "action", "before", "after")
+_TITLES = {"samples_per_s": "examples/s"}
+"""What stands over a column that isn't called so."""
+
 PROCESS_COLUMNS = ("index", "host", "groups", "follows", "state")
 GROUP_COLUMNS = ("group", "owner", "term", "follower", "lag", "moves_to", "protected")
 BARRIER_COLUMNS = ("name", "generation", "arrived", "missing")
@@ -44,7 +47,7 @@ def board(status: Mapping[str, Any], *, width: int = 120) -> list[str]:
     """
     head = (
         f"{status['job']}: {status['state']}, {status['mode'] or 'no mode yet'}, "
-        f"{_shown(status['samples_per_s'])} samples/s, loss {_shown(status['loss'])}"
+        f"{_shown(status['samples_per_s'])} examples/s, loss {_shown(status['loss'])}"
     )
     lines = [head, ""]
     workers = [{**worker, "time": _bar(worker)} for worker in status["workers"]]
@@ -112,14 +115,15 @@ def _state_of(process: Mapping[str, Any]) -> str:
 def rows_of(items: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> list[str]:
     """Return items as a table with a line of names above; numbers stand to the right."""
     cells = [[_shown(item.get(column)) for column in columns] for item in items]
+    titles = [_TITLES.get(column, column) for column in columns]
     widths = [
-        max([len(column), *(len(row[i]) for row in cells)]) for i, column in enumerate(columns)
+        max([len(title), *(len(row[i]) for row in cells)]) for i, title in enumerate(titles)
     ]
     right = [
         all(isinstance(item.get(c), int | float | None) for item in items) for c in columns
     ]
     lines = []
-    for row in [list(columns), *cells]:
+    for row in [titles, *cells]:
         padded = [
             cell.rjust(width) if to_right else cell.ljust(width)
             for cell, width, to_right in zip(row, widths, right, strict=True)

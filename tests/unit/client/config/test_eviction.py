@@ -29,7 +29,7 @@ def test_keys_hold_for_all_tables_and_others_for_some() -> None:
     [
         ({"max_row": 1}, "did you mean 'max_rows'"),
         ({"max_rows": -1}, "must be at least 0"),
-        ({"max_rows": 1.5}, "must be int"),
+        ({"max_rows": 1.5}, "must be a whole number"),
         ({"headroom": 0.95, "max_rows": 9}, "must be at most 0.9"),
         ({"headroom": 0.2}, "has no effect without max_rows or max_bytes"),
         ({"unseen_steps": 3, "unseen_hours": 3}, "a row keeps one of both"),
@@ -45,7 +45,7 @@ def test_keys_hold_for_all_tables_and_others_for_some() -> None:
         ({"tables": {"ads": {"max_row": 1}}}, "did you mean 'max_rows'"),
         ({"tables": {"ads": 5}}, "must be a dict of a table's keys"),
         ({"tables": {5: {}}}, "must be a dict of a table's keys"),
-        ({"tables": 5}, "must be dict"),
+        ({"tables": 5}, "must be a dict"),
         (
             {"tables": {"ads": {"unseen_steps": 3}}, "unseen_hours": 3},
             "a row keeps one of both",

@@ -212,10 +212,10 @@ def test_defaults_of_features_may_be_written_out() -> None:
         ("amp", "dtype", "float8", "'float16' or 'bfloat16'"),
         ("amp", "incr_ratio", 1.0, "above 1.0"),
         ("amp", "decr_ratio", 1.5, "at most 1.0"),
-        ("amp", "use_dynamic_loss_scaling", 1, "must be bool"),
+        ("amp", "use_dynamic_loss_scaling", 1, "must be True or False"),
         ("dgc", "sparsity", 0.9, "must be a list"),
-        ("dgc", "sparsity", ["0.9"], "a list of float"),
-        ("lars", "exclude_from_weight_decay", [1], "a list of str"),
+        ("dgc", "sparsity", ["0.9"], "each member must be a number"),
+        ("lars", "exclude_from_weight_decay", [1], "each member must be text"),
         ("sharding", "stage", 1, "no stage 1"),
     ],
 )

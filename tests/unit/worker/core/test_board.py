@@ -25,7 +25,7 @@ STATUS: dict[str, Any] = {
 def test_the_board_tells_the_job_its_members_and_who_lags() -> None:
     lines = board(STATUS)
 
-    assert lines[0] == "demo: training, sync, 9,000 samples/s, loss 0.5"
+    assert lines[0] == "demo: training, sync, 9,000 examples/s, loss 0.5"
     assert "dd<<<<##########>>.." in lines[3]
     assert lines[4].endswith("its data is slow")
     assert "barrier fleet.finish: waiting for 1" in lines
@@ -85,7 +85,7 @@ def test_the_board_tells_how_many_processes_are_asked_for_but_not_there() -> Non
 def test_before_the_training_nothing_is_made_up() -> None:
     empty = {**STATUS, "mode": None, "loss": None, "workers": [], "servers": [], "barriers": []}
 
-    assert board(empty)[0] == "demo: training, no mode yet, 9,000 samples/s, loss -"
+    assert board(empty)[0] == "demo: training, no mode yet, 9,000 examples/s, loss -"
 
 
 def test_numbers_stand_to_the_right_and_words_to_the_left() -> None:

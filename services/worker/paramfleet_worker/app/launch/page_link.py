@@ -48,7 +48,8 @@ async def show_page(
         operator = Operator(url=url, token=asking, tls=context, timeout_s=_TIMEOUT_S)
         if prepared.opens_page:
             _open(f"{url}/{await _code(operator)}" if token else f"{url}/", console)
-        plain = f"the job's page: {url}/ (`paramfleet page` prints a link that opens it)"
+        command = f"`paramfleet page --job {prepared.job.job}`"
+        plain = f"the job's page: {url}/ ({command} prints a link that opens it)"
         if not token or not console.is_terminal:
             console.tell(plain)
             return operator
@@ -58,7 +59,7 @@ async def show_page(
         return None
     console.tell(
         f"the job's page, once and within ten minutes: {url}/{code}"
-        "  (`paramfleet page` prints another link)",
+        f"  ({command} prints another link)",
         kept=plain,
     )
     return operator

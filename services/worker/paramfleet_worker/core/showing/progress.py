@@ -54,7 +54,8 @@ class Standing:
             parts.append(f"loss {self.loss:.4f}")
         if self.examples_per_s:
             parts.append(f"{self.examples_per_s:,.0f} examples/s")
-        parts.append(f"staleness {self.staleness:,}")
+        if self.mode != "sync":  # where it is always 0
+            parts.append(f"staleness {self.staleness:,}")
         return [*parts, self.mode] if self.mode else parts
 
 

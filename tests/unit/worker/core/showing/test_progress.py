@@ -40,6 +40,13 @@ def test_the_job_is_where_its_slowest_worker_is() -> None:
     assert told.parts(12.4, short=False)[0] == "step 290 of 500"
 
 
+def test_in_sync_there_is_no_staleness_to_tell() -> None:
+    told = standing_of({**status(worker(3)), "mode": "sync"})
+
+    assert told is not None
+    assert told.parts(None, short=True) == ["step 3", "loss 0.5000", "sync"]
+
+
 def test_what_nobody_has_said_is_left_out() -> None:
     told = standing_of(status(worker(1200, loss=None)))
 

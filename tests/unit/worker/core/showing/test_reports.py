@@ -8,7 +8,7 @@ from paramfleet_worker.core.showing.reports import LINE_EVERY_S, Course
 def status(step: int, *, total_steps: int = 100) -> dict[str, Any]:
     facts = {"loss": 0.5, "staleness": 1, "done": False, "alive": True}
     worker = {"step": step, "total_steps": total_steps, **facts}
-    return {"mode": "sync", "samples_per_s": 20.0, "workers": [worker] if step else []}
+    return {"mode": "async", "samples_per_s": 20.0, "workers": [worker] if step else []}
 
 
 def test_a_line_stays_each_ten_seconds_of_training() -> None:
@@ -24,7 +24,7 @@ def test_a_line_stays_each_ten_seconds_of_training() -> None:
     assert [at for at, line in enumerate(lines) if line] == [10, 20, 30, 40]
     assert LINE_EVERY_S == 10.0
     assert lines[10] == (
-        "step 11 of 100, 1:29 left, loss 0.5000, 20 examples/s, staleness 1, sync"
+        "step 11 of 100, 1:29 left, loss 0.5000, 20 examples/s, staleness 1, async"
     )
 
 
@@ -34,7 +34,7 @@ def test_the_line_that_is_drawn_anew_is_there_from_the_first_step_on() -> None:
     assert told is not None
     assert told.line == ""
     assert told.share == 0.03
-    assert told.parts == ("3/100", "loss 0.5000", "20 examples/s", "staleness 1", "sync")
+    assert told.parts == ("3/100", "loss 0.5000", "20 examples/s", "staleness 1", "async")
 
 
 def test_the_result_is_how_long_it_took_and_where_it_ended() -> None:
@@ -43,5 +43,5 @@ def test_the_result_is_how_long_it_took_and_where_it_ended() -> None:
 
     course.see(status(100), now=40.0)
 
-    said = "0:32: step 100 of 100, loss 0.5000, 20 examples/s, staleness 1, sync"
+    said = "0:32: step 100 of 100, loss 0.5000, 20 examples/s, staleness 1, async"
     assert course.result(now=42.0) == said
