@@ -216,6 +216,20 @@ class JobRecords:
             return False
         return record is not None and record.shrinks
 
+    async def published(self) -> dict[int, dict[str, Any]]:
+        """Return what the workers of this launch's job published last, by rank.
+
+        Nothing if the registry doesn't answer.
+        """
+        try:
+            epoch = await self._epoch()
+            record = await self._registry.read_job(epoch) if epoch > self._past_epoch else None
+            if record is None or (self._launch and record.launch != self._launch):
+                return {}
+            return await self._registry.read_facts(epoch, "worker")
+        except (NoRedisError, RedisRefusedError):
+            return {}
+
     async def wanted_processes(self) -> int:
         """Return how many processes for pservers an operator wants of the job that trains.
 

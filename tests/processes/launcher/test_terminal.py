@@ -110,15 +110,36 @@ def test_a_terminal_has_the_job_its_page_its_progress_and_its_result(
     assert "[worker 1] my own words, worker 1" in seen.lines
     assert "my own words, worker 0" in seen.lines
     assert '{"auc": 0.75}' in seen.lines
-    assert re.match(r"finished after 0:\d\d: step \d of 6, loss 0\.", seen.lines[-1]), (
-        seen.lines
-    )
+    assert re.match(r"finished after 0:\d\d: step 6 of 6, loss 0\.", seen.lines[-1]), seen.lines
     assert "job.joined" not in seen.plain
     assert "setting" not in seen.plain
     kept = (tmp_path / "log" / "launcherlog.0").read_text()
     assert "launcher worker_num = 2 (argument)\n" in kept
     assert "#code=" not in kept
     assert "job.training" in (tmp_path / "log" / "coordinatorlog.0").read_text()
+
+
+ENDS_AT_ONCE = """
+async def train(session):
+    facts = {"total_steps": 600, "loss": 0.5, "staleness": 0, "mode": "sync"}
+    await session.publish({**facts, "step": 1})
+    await asyncio.sleep(2)
+    await session.publish({**facts, "step": 600, "loss": 0.25})
+
+take_part(train)
+threading.Event().wait(1)
+"""
+"""Takes all but one of its steps within one look of the launcher, and ends after the job."""
+
+
+def test_the_result_has_the_last_step_that_was_taken(tmp_path: Path, preamble: str) -> None:
+    seen = at_terminal(tmp_path, preamble, ENDS_AT_ONCE)
+
+    assert seen.code == 0, seen.plain
+    last = (
+        r"finished after 0:\d\d: step 600 of 600, loss 0\.2500, staleness 0, sync; logs in log"
+    )
+    assert re.fullmatch(last, seen.lines[-1]), seen.lines
 
 
 def test_of_a_failure_the_cause_comes_first_and_in_red(tmp_path: Path, preamble: str) -> None:
@@ -215,7 +236,7 @@ def test_a_file_gets_neither_colours_nor_what_is_for_the_logs(
         r"\[launcher\] the job's page: http://127.0.0.1:\d+/ \(.*\)",
         r"\[(worker 1|pserver 0)\] .*",
         r"\[worker 0\] done",
-        r"\[launcher\] finished after 0:\d\d: step \d of 6, .*",
+        r"\[launcher\] finished after 0:\d\d: step 6 of 6, .*",
     )
     strange = [
         line

@@ -53,9 +53,11 @@ from paramfleet_worker.core.events import (
     describe_exit,
 )
 from paramfleet_worker.core.supervisor import Supervisor
+from paramfleet_worker.core.topology import parse_redis
 from paramfleet_worker.process.children.child import Child
 from paramfleet_worker.process.children.standby import Standby
 from paramfleet_worker.process.console import Console
+from paramfleet_worker.process.probes.speaking import require_redis
 from paramfleet_worker.storage import JobRecords
 
 if TYPE_CHECKING:
@@ -135,6 +137,7 @@ class Launcher:
         Raises:
             NoRedisServerError: if Redis must be started and there is no ``redis-server``.
             OldRedisServerError: if the one there is has no access lists.
+            NotRedisError: if something else has the address of the job's Redis.
             OtherLaunchError: if another launch runs the job.
             OSError: if a log can't be written or a process can't be started.
         """
@@ -215,8 +218,14 @@ class Launcher:
 
         Returns:
             False if it ended, or an interrupt came, instead.
+
+        Raises:
+            NotRedisError: if something else has its address.
         """
         if self._plan.redis is None:
+            await self._require_redis()
+            if not self._events.empty():
+                return False
             openness = await look_for_openness(self._prepared.job)
             for warning in openness.warnings():
                 self._console.say(f"warning: {warning}")
@@ -227,6 +236,24 @@ class Launcher:
         self._start(REDIS, redis.command(program), self._environment, keeper)
         await self._wait_redis(redis, lambda: not self._events.empty())
         return self._events.empty()
+
+    async def _require_redis(self) -> None:
+        """Look whether the Redis that isn't ours is one; an interrupt ends it.
+
+        Raises:
+            NotRedisError: if something else has its address.
+        """
+        address = parse_redis(self._plan.facts.redis)
+        if address is None:
+            return
+        question = asyncio.get_running_loop().create_task(
+            require_redis(address.host, address.port)
+        )
+        while self._events.empty() and not question.done():
+            await self._clock.sleep(0.01)
+        if question.done():
+            question.result()
+        question.cancel()
 
     async def _wait_redis(self, redis: OwnRedis, is_over: Callable[[], bool]) -> None:
         """Return when our Redis answers, or its start is over; kill it if that takes long."""
@@ -336,10 +363,16 @@ class Launcher:
                             await self._carry_out(action, supervisor)
             for question in questions:
                 question.cancel()
+        await self._say_end(code)
+        return code
+
+    async def _say_end(self, code: int) -> None:
+        """Say how the job ended, when all output has come."""
         for child in self._children.values():
             await child.drained(LAST_OUTPUT_WITHIN_S)
+        if self._plan.redis is None:  # else it has ended, and was asked before
+            await self._note_published()
         self._telling.last_words(code)
-        return code
 
     async def _show_page(self) -> None:
         """Show where the coordinator's page is, if it runs here."""
@@ -418,9 +451,16 @@ class Launcher:
             return Tick()
         if isinstance(event, Exited):
             self._telling.look()
+            if event.name.role == "worker":
+                await self._note_published()
             if self._plan.groups:
                 self._has_ended.set()
         return event
+
+    async def _note_published(self) -> None:
+        """Note what the workers published last: a look at the coordinator may come too late."""
+        if not self._records.silent_s:
+            self._telling.note_published(await self._records.published())
 
     async def _ask(self, question: Consult | Review | WatchMembers) -> None:
         """Carry a question to the registry, and its answer back."""

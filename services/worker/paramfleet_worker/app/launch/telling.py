@@ -83,6 +83,7 @@ class Telling:
         self._course = Course(clock.monotonic())
         self._operator: Operator | None = None
         self._look = asyncio.Event()
+        self._published: Mapping[int, Mapping[str, Any]] = {}
         self._verdict: Verdict | None = None
         self._log = LogFile(self._plan.own_log, console.say)
         console.keep(self._log)
@@ -155,6 +156,10 @@ class Telling:
 
     # -- the end
 
+    def note_published(self, published: Mapping[int, Mapping[str, Any]]) -> None:
+        """Note what the workers published last, by rank, if anything is known of that."""
+        self._published = published or self._published
+
     async def report(self, cause: Report, child: HasOutput | None, *, num_alive: int) -> None:
         """Say what ended the job: first the cause, then who had it, and where it was.
 
@@ -189,6 +194,7 @@ class Telling:
             self._console.fail(self._verdict.last(self._console))
             return
         ended = "finished after" if code == 0 else "stopped after"
+        self._course.end(self._published)
         course = self._course.result(self._clock.monotonic())
         logs = f"logs in {short_path(self._plan.facts.log_dir)}"
         self._console.tell(f"{ended} {course}; {logs}")

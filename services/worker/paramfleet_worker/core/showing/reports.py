@@ -59,6 +59,23 @@ class Course:
             parts=tuple(standing.parts(left_s, short=True)), share=standing.share, line=line
         )
 
+    def end(self, published: Mapping[int, Mapping[str, Any]]) -> None:
+        """Take what the workers of a job that has ended published last, by rank."""
+        workers = [
+            {
+                "step": facts.get("step"),
+                "total_steps": facts.get("total_steps"),
+                "loss": facts.get("loss"),
+                "staleness": facts.get("staleness"),
+                "alive": False,
+                "done": True,
+            }
+            for _, facts in sorted(published.items())
+        ]
+        modes = [str(facts["mode"]) for facts in published.values() if facts.get("mode")]
+        status = {"workers": workers, "mode": next(iter(modes), ""), "samples_per_s": 0.0}
+        self._standing = standing_of(status, self._standing)
+
     def result(self, now: float) -> str:
         """Return what became of it, as ``0:25: step 500 of 500, loss 0.1198, ...``."""
         took = duration(now - self._began_at)

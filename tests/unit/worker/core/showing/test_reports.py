@@ -45,3 +45,15 @@ def test_the_result_is_how_long_it_took_and_where_it_ended() -> None:
 
     said = "0:32: step 100 of 100, loss 0.5000, 20 examples/s, staleness 1, async"
     assert course.result(now=42.0) == said
+
+
+def test_what_workers_published_last_is_where_the_job_ended() -> None:
+    course = Course(now=0.0)
+    course.see(status(3), now=1.0)
+
+    last = {"total_steps": 100, "mode": "sync", "staleness": 0}
+    course.end({0: {**last, "step": 100, "loss": 0.2}, 1: {**last, "step": 99, "loss": 0.4}})
+    course.end({})
+
+    said = "0:02: step 100 of 100, loss 0.3000, 20 examples/s, staleness 0, sync"
+    assert course.result(now=2.0) == said
