@@ -1,5 +1,8 @@
 """The ``paramfleet`` command."""
 
+from paramfleet_worker.process import interrupts  # first: it takes Ctrl-C from now on
+
+# isort: split
 import asyncio
 import logging
 import os
@@ -56,6 +59,8 @@ from paramfleet_worker.process.console import Console
 from paramfleet_worker.process.ports import PortReservations
 
 __all__ = ["main"]
+
+interrupts.restore()
 
 log = logging.getLogger("paramfleet_worker")
 

@@ -3,6 +3,7 @@
 import itertools
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from paramfleet_shared.system.processes.keeping import tied
 from paramfleet_shared.testing.patience import LATE_S
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.forked]
@@ -135,6 +137,27 @@ def test_an_interrupt_leaves_no_process_behind(
     assert time.perf_counter() - started < 3 + LATE_S
     assert launched.survivors(0.0) == []
     assert failures(launched) == []
+
+
+@pytest.mark.forked(False)
+def test_a_ctrl_c_while_the_command_imports_ends_it_with_one_line(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("print('imports', flush=True)\ninput()\n")
+    launching = subprocess.Popen(
+        tied([sys.executable, "-m", "paramfleet_worker", "launch", "train.py"]),
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert launching.stdout is not None
+    assert launching.stdout.readline() == "imports\n"
+
+    launching.send_signal(signal.SIGINT)
+    _, said = launching.communicate(timeout=60)
+
+    assert launching.returncode == 130
+    assert said == "paramfleet: interrupted\n"
 
 
 def test_a_second_ctrl_c_ends_those_who_ignore_the_first(

@@ -9,9 +9,10 @@ from typing import NoReturn
 
 from paramfleet.config.settings import WorkerSettings
 from paramfleet_shared.errors import ContractError
-from paramfleet_shared.settings.config import JobSettings, Resolved
+from paramfleet_shared.settings.config import JobSettings, Resolved, read_environment
 from paramfleet_shared.system.open_files import raise_open_files
 from paramfleet_shared.system.processes.own_modules import OF_OURS
+from paramfleet_worker.process.probes.shadowing import shadowing
 
 __all__ = ["ScriptError", "become_worker", "script_of", "worker_environment"]
 
@@ -39,7 +40,8 @@ def script_of(
         options: ``key=value`` that overrule the file.
 
     Raises:
-        ScriptError: if there is neither, or something of both.
+        ScriptError: if there is neither, or something of both, or if a file beside the script
+            has the name of a package that it needs.
     """
     if model is None:
         if options:
@@ -49,6 +51,7 @@ def script_of(
             raise ScriptError(found="nothing to run", rule=rule)
         if not Path(arguments[0]).is_file():
             raise ScriptError(found=arguments[0], rule="there is no such script")
+        _check_name(Path(arguments[0]))
         return tuple(arguments)
     words = [word for word in arguments if word not in {"-o", "--option"}]
     for word in words:
@@ -56,6 +59,22 @@ def script_of(
             rule = "a script and -m don't go together; what follows -m is key=value"
             raise ScriptError(found=word, rule=rule)
     return (*RUNNER, "-m", str(model.absolute()), *(f"-o{word}" for word in (*options, *words)))
+
+
+def _check_name(script: Path) -> None:
+    """Pass if the script's folder has no module that goes before a package it needs.
+
+    Raises:
+        ScriptError: if it has.
+    """
+    found = None if read_environment().get("PYTHONSAFEPATH") else shadowing(script)
+    if found is not None:
+        path, name = found
+        rule = (
+            f"Python would import this file instead of the package {name}, which every process "
+            "of a job needs: give it another name"
+        )
+        raise ScriptError(found=str(path), rule=rule)
 
 
 def worker_environment(

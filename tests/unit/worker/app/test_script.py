@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
+import paramfleet
 from paramfleet.config.settings import WorkerSettings
 from paramfleet_shared.settings.config import resolve
 from paramfleet_worker.app.script import ScriptError, script_of, worker_environment
+from paramfleet_worker.process.probes.shadowing import shadowing
 
 
 def test_a_script_finds_the_job_and_leaves_its_index_to_the_coordinator() -> None:
@@ -75,3 +77,30 @@ def test_it_must_be_clear_what_to_run(
 ) -> None:
     with pytest.raises(ScriptError, match=rule):
         script_of(arguments, model=model, options=options)
+
+
+@pytest.mark.parametrize("name", ["torch", "numpy", "paramfleet", "random"])
+def test_a_script_with_the_name_of_a_package_is_refused(tmp_path: Path, name: str) -> None:
+    script = tmp_path / f"{name}.py"
+    script.touch()
+
+    with pytest.raises(ScriptError, match=f"{script}: .* instead of the package {name}, "):
+        script_of([str(script)], model=None, options=[])
+
+
+def test_a_package_beside_the_script_is_refused_by_its_name(tmp_path: Path) -> None:
+    script, package = tmp_path / "train.py", tmp_path / "redis" / "__init__.py"
+    package.parent.mkdir()
+    for each in (script, package, tmp_path / "random.py", tmp_path / "test.py"):
+        each.touch()
+
+    with pytest.raises(ScriptError, match=f"{package}: .* the package redis, "):
+        script_of([str(script)], model=None, options=[])
+    package.unlink()  # a folder without it goes before nothing
+    assert script_of([str(script)], model=None, options=[]) == (str(script),)
+
+
+def test_the_sources_of_the_package_itself_may_be_beside_the_script() -> None:
+    beside = Path(paramfleet.__file__).parent.parent / "train.py"
+
+    assert shadowing(beside) is None

@@ -9,6 +9,7 @@ import click
 from paramfleet_shared.errors import ContractError, FleetError
 from paramfleet_shared.settings.cli import in_red
 from paramfleet_shared.values.texts import printable
+from paramfleet_worker.process.interrupts import INTERRUPTED
 
 __all__ = ["WorkingFolderError", "check_working_folder", "exit_code_of"]
 
@@ -37,6 +38,8 @@ def check_working_folder() -> None:
 def exit_code_of(name: str, run: Callable[[], int], *, failed: int = 1) -> int:
     """Run a command; return its exit code, ``failed`` after an error, which is printed.
 
+    An interrupt that the command doesn't take itself ends it with 130 and one line.
+
     Raises:
         UsageError: if the options can't be what was meant.
     """
@@ -47,6 +50,9 @@ def exit_code_of(name: str, run: Callable[[], int], *, failed: int = 1) -> int:
     except (FleetError, OSError) as error:
         _say(f"paramfleet {name}: {error}")
         return failed
+    except KeyboardInterrupt:
+        _say(f"paramfleet {name}: interrupted")
+        return INTERRUPTED
     except MemoryError as error:
         said = f"paramfleet {name}: the system gives it no more memory: {_MORE_MEMORY}"
         _say(f"{said} ({error})" if str(error) else said)

@@ -35,7 +35,7 @@ from paramfleet_worker.core.events import ProcessName, describe_exit
 from paramfleet_worker.core.topology import Host
 from paramfleet_worker.process.addresses import hosts_of_this_machine
 from paramfleet_worker.process.console import Console
-from paramfleet_worker.process.libraries import library_test
+from paramfleet_worker.process.probes.libraries import library_test
 from paramfleet_worker.process.streams import Streams
 
 __all__ = ["MachinesMissingError", "launch_collective"]

@@ -17,8 +17,8 @@ from paramfleet_worker.core.causes import TRACEBACK_LINES, Cause, as_reason, fin
 from paramfleet_worker.core.events import Dismiss, Excuse, Report, describe_exit
 from paramfleet_worker.core.showing.reports import Course
 from paramfleet_worker.process.console import Console
-from paramfleet_worker.process.libraries import library_test
 from paramfleet_worker.process.log_file import LogFile
+from paramfleet_worker.process.probes.libraries import library_test
 from paramfleet_worker.storage import JobRecords
 
 if TYPE_CHECKING:
