@@ -96,17 +96,22 @@ def test_a_log_that_can_not_be_made_is_named_before_anything_starts(
     assert caught.value.facts["path"] == str(tmp_path / "log")
 
 
-def test_logs_of_before_are_kept_until_their_processes_start(
+def test_logs_of_before_are_kept_aside_once_nothing_keeps_the_launch_from_its_start(
     tmp_path: Path, reservations: PortReservations
 ) -> None:
     given = resolved(tmp_path, "one")
     plan = plan_launch(given.value, script=("x.py",), pod_ip="", reservations=reservations)
-    (tmp_path / "log").mkdir()
-    (tmp_path / "log" / "workerlog.0").write_text("old\n")
+    log = tmp_path / "log"
+    log.mkdir()
+    (log / "workerlog.0").write_text("old\n")
 
+    budget = {"PARAMFLEET_PSERVER__MEMORY_BUDGET_BYTES": "1000000"}
+    with pytest.raises(ColdFolderError), prepared_launch(given, plan, budget):
+        pass
+    assert (log / "workerlog.0").read_text() == "old\n"
     with prepared_launch(given, plan, {}):
-        assert (tmp_path / "log" / "workerlog.0").read_text() == "old\n"
-        assert len(list((tmp_path / "log").iterdir())) == 1, "none is made"
+        assert (log / "previous" / "workerlog.0").read_text() == "old\n"
+        assert [each.name for each in log.iterdir()] == ["previous"], "none is made"
 
 
 def test_the_data_folder_is_made(tmp_path: Path, reservations: PortReservations) -> None:

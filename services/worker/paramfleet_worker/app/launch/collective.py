@@ -26,6 +26,7 @@ from paramfleet.training.localsgd.lost_ranks import SynchronizationLostError
 from paramfleet_shared.errors import UnavailableError
 from paramfleet_shared.system.processes.keeping import tied
 from paramfleet_worker.app.launch.agent import Failures, run_agent
+from paramfleet_worker.app.launch.former_logs import set_aside
 from paramfleet_worker.app.launch.planning import NotMyJobError
 from paramfleet_worker.app.launch.verdict import Verdict
 from paramfleet_worker.config import LaunchSettings
@@ -143,6 +144,8 @@ def launch_collective(
         logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     plan = _plan(settings, pod_ip=environment.get("POD_IP", ""))
     settings.log_dir.mkdir(parents=True, exist_ok=True)
+    if len(plan.machines) == 1:
+        set_aside(settings.log_dir)
     os.environ.update(_additions(settings, plan, environment))  # noqa: TID251 -- the agent hands its own on
     streams = Streams(plan.names, settings.log_dir, console)
     total = plan.num_workers * len(plan.machines)

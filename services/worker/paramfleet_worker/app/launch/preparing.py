@@ -19,6 +19,7 @@ from paramfleet_shared.files.regular_files import open_own
 from paramfleet_shared.net.secret import new_secret, open_warnings, secret_of
 from paramfleet_shared.settings.config import JobSettings, Resolved
 from paramfleet_shared.settings.security import SecuritySettings
+from paramfleet_worker.app.launch.former_logs import set_aside
 from paramfleet_worker.app.launch.planning import REDIS, LaunchPlan
 from paramfleet_worker.config import LaunchSettings
 from paramfleet_worker.process.admin_token import admin_environment, prepare_admin_token
@@ -102,6 +103,8 @@ def prepared_launch(
 ) -> Iterator[PreparedLaunch]:
     """Have the job's folder, with its secret in it, until this ends.
 
+    Logs of a former launch are set aside once nothing keeps this one from its start.
+
     Args:
         resolved: What the user asked for.
         plan: What to start.
@@ -154,6 +157,8 @@ def prepared_launch(
         )
         _require_closed(prepared)
         _write_facts(prepared)
+        if plan.alone:  # else another machine's launcher may write there now
+            set_aside(Path(plan.facts.log_dir))
         yield prepared
 
 
