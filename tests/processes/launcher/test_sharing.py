@@ -2,12 +2,19 @@
 
 import json
 import os
+import select
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from paramfleet_shared.settings.config import read_environment
+from paramfleet_shared.system.processes.keeping import tied
+from paramfleet_worker.process.prepared import sharing
 
 pytestmark = [
     pytest.mark.processes,
@@ -71,3 +78,41 @@ def test_an_interrupt_while_all_wait_for_the_imports_ends_the_launch(
     launched.process.send_signal(signal.SIGINT)
 
     assert launched.read_to_end() == 128 + signal.SIGINT, launched.text
+
+
+def test_a_prepared_process_that_does_not_answer_is_killed_and_said_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sharing, "ANSWER_WITHIN_S", 1.0)
+    script = tmp_path / "writes.py"
+    script.write_text("print('done')\n")
+    said: list[str] = []
+    before = children()
+    imports = sharing.SharedImports(read_environment(), ["json"], say=said.append)
+    (prepared,) = children() - before
+    descriptor = os.pidfd_open(prepared)
+    try:
+        os.kill(prepared, signal.SIGSTOP)
+
+        with imports.starting():
+            program = subprocess.Popen(
+                tied([sys.executable, str(script)]), stdout=subprocess.PIPE, text=True
+            )
+
+        assert select.select([descriptor], [], [], 0)[0], "it has ended"
+        assert not imports.is_alive
+        assert len(said) == 1
+        assert f"pid {prepared}, has ended or not answered within 1 s" in said[0]
+        assert program.communicate(timeout=60)[0] == "done\n", "the program ran, and once"
+    finally:
+        os.close(descriptor)
+        imports.close()
+
+
+def children() -> set[int]:
+    """Return this process's children."""
+    return {
+        int(word)
+        for task in Path("/proc/self/task").iterdir()
+        for word in (task / "children").read_text().split()
+    }

@@ -51,7 +51,7 @@ class Sharing:
         """Have everything imported, if the processes may share it.
 
         Args:
-            say: Is told why the script's processes can't.
+            say: Is told why the script's processes can't, or can't any more.
         """
         plan = self._plan
         several = sum(name.role in PARTS for name in plan.names) > 1
@@ -71,7 +71,9 @@ class Sharing:
         elif plan.script[0] != "-P" or reason_against("", self._environment):
             return
         modules = OF_WORKERS if is_script else (RUNNER, *OF_WORKERS)
-        self._imports = SharedImports(plan.shared_environment(self._environment), modules)
+        self._imports = SharedImports(
+            plan.shared_environment(self._environment), modules, say=say
+        )
 
     def imports_of(self, name: ProcessName) -> SharedImports | None:
         """Return what a process may be a fork of; None: it is a new interpreter."""

@@ -5,7 +5,7 @@ import select
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from paramfleet_shared.system.processes.keeping import tied
@@ -26,12 +26,20 @@ class SharedImports:
     Args:
         environment: What the job's processes have in common.
         modules: What workers need beside what pservers need.
+        say: Is told when the process is given up.
 
     Raises:
         OSError: if it can't be started.
     """
 
-    def __init__(self, environment: Mapping[str, str], modules: Sequence[str]) -> None:
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        modules: Sequence[str],
+        *,
+        say: Callable[[str], None],
+    ) -> None:
+        self._say = say
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.settimeout(ANSWER_WITHIN_S)
         self._line = ours
@@ -90,6 +98,11 @@ class SharedImports:
         """End a process that hasn't answered in time: it would fork what is executed now."""
         if not self.is_alive:
             self.close()
+            self._say(
+                f"the process that imports for all of the job, pid {self._process.pid}, has "
+                f"ended or not answered within {ANSWER_WITHIN_S:.0f} s, and is given up: each "
+                "process imports for itself"
+            )
 
     def close(self) -> None:
         """End the process, not what it has forked."""
