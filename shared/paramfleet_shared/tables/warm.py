@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from paramfleet_shared.errors import UnavailableError
 from paramfleet_shared.tables.dense import DenseRange
 from paramfleet_shared.tables.encoding import WIRE_DTYPES, WireDtype, warm_codecs
 from paramfleet_shared.tables.kernels.basics.parts import (
@@ -154,4 +155,7 @@ def chosen(words: Sequence[str]) -> tuple[Part, ...]:
 
 if __name__ == "__main__":
     gc.disable()  # it would look at all that compiles, again and again: a tenth of the time
-    main(chosen(sys.argv[1:]))
+    try:
+        main(chosen(sys.argv[1:]))
+    except UnavailableError as error:
+        sys.exit(str(error))

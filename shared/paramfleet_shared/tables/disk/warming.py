@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from paramfleet_shared.errors import UnavailableError
 from paramfleet_shared.tables.disk.kernels.policies import halve
 from paramfleet_shared.tables.disk.shards.residency import Residency
 from paramfleet_shared.tables.disk.tier import DiskTier, TierOptions
@@ -49,4 +50,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except UnavailableError as error:
+        sys.exit(str(error))

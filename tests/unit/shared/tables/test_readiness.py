@@ -6,13 +6,14 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numba
 import pytest
 
 import paramfleet_shared
+from paramfleet_shared.files.exclusion import HeldTooLongError
 from paramfleet_shared.settings.config import read_environment
 from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.system.processes.keeping import tied
@@ -220,6 +221,58 @@ def test_one_compiles_at_a_time() -> None:
     thread.join()
 
     assert order == ["first", "second"]
+
+
+HOLDS = """
+import sys
+from paramfleet_shared.tables.kernels.basics.readiness import alone
+with alone():
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def holder(cache: Path) -> Iterator["subprocess.Popen[str]"]:
+    """Return another process, which compiles."""
+    process = subprocess.Popen(
+        tied([sys.executable, "-c", HOLDS]),
+        env={**read_environment(), "NUMBA_CACHE_DIR": str(cache)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.communicate()
+
+
+def test_who_waits_for_a_process_that_gets_no_further_is_told_which_it_is(
+    holder: "subprocess.Popen[str]",
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(readiness, "TOLD_AFTER_S", 0.1)
+    monkeypatch.setattr(readiness, "STUCK_AFTER_S", 0.5)
+
+    with pytest.raises(HeldTooLongError, match=f"process {holder.pid} is compiling"), alone():
+        pass
+
+    said = f"waiting for process {holder.pid}, which is compiling the table kernels\n"
+    assert capsys.readouterr().err == said
+
+
+def test_who_waits_goes_on_when_the_other_one_has_ended(
+    holder: "subprocess.Popen[str]", capsys: pytest.CaptureFixture[str]
+) -> None:
+    holder.communicate()
+
+    with alone():
+        lock = next(readiness.kernel_folders()[0].glob("lock"))
+        assert lock.read_text() == str(os.getpid())
+
+    assert capsys.readouterr().err == ""
 
 
 def test_compiling_ends_with_whoever_waits_for_it() -> None:

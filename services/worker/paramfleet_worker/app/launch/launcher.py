@@ -212,6 +212,8 @@ class Launcher:
                 if process.poll() == 0:
                     took = f"{self._clock.monotonic() - began:.0f} s"
                     self._console.tell(f"the table kernels are compiled, in {took}")
+                elif process.poll() is not None:
+                    self._console.say("the table kernels aren't compiled: each process does it")
 
     async def _start_redis(self, keeper: Keeper) -> bool:
         """Start our Redis, if it is ours, and wait for its answer.

@@ -12,7 +12,6 @@ don't all do the same work.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import logging
 import os
@@ -54,6 +53,12 @@ COMPILING = (
 )
 """What is said to whoever waits."""
 
+TOLD_AFTER_S = 3.0
+"""Seconds until it is said that another process compiles."""
+
+STUCK_AFTER_S = 300.0
+"""Seconds without another kernel until it isn't waited for any more; one takes some seconds."""
+
 _POLL_S = 0.05
 """Seconds between two looks at whether they are compiled."""
 
@@ -94,14 +99,26 @@ def note_compiled(part: Part = USUAL) -> None:
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Wait until no other process compiles, and hold the others up."""
+    """Wait until no other process compiles, and hold the others up.
+
+    Raises:
+        HeldTooLongError: if the one that compiles gets no further; kernels are compiled when
+            they are called first, too.
+    """
     folder = _folder()
     if folder is None:
         yield
         return
-    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    with os.fdopen(os.open(folder / "lock", flags, 0o600), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    from paramfleet_shared.files.exclusion import Exclusion  # noqa: PLC0415 - few compile
+
+    exclusion = Exclusion(
+        lock=folder / "lock",
+        doing="compiling the table kernels",
+        progress=num_kept,
+        told_after_s=TOLD_AFTER_S,
+        stuck_after_s=STUCK_AFTER_S,
+    )
+    with exclusion.held(lambda text: sys.stderr.write(f"{text}\n")):
         yield
 
 
