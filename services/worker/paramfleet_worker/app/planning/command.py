@@ -195,15 +195,15 @@ def _lines(spec: TableSpec, found: Plan) -> list[str]:
     )
     both = _size(found.rows_memory + found.index_memory)
     rows, index = _size(found.rows_memory), _size(found.index_memory)
-    memory = f"{both}: rows {rows}, index {index} ({found.index_bytes} bytes a row)"
+    memory = f"{both}: rows {rows}, index {index} ({found.index_bytes} bytes per row)"
     if found.usable_memory is not None:
-        memory += f"; tables may take {_size(found.usable_memory)}"
+        memory += f"; tables can use {_size(found.usable_memory)}"
     net = found.network
     pulled, pushed = _size(net.pulled), _size(net.pushed)
     said = {
         "rows": f"{found.rows:,} of {found.row_bytes:,} bytes: {columns}",
         "memory": memory,
-        "network": f"{net.rows:,.0f} rows a step: pulls {pulled}, pushes {pushed} at most",
+        "network": f"{net.rows:,.0f} rows per step: pulls {pulled}, pushes at most {pushed}",
         **_said_of_disk(found),
     }
     who = f"each of {found.servers:,} pservers" if found.servers > 1 else "the pserver"
@@ -218,16 +218,16 @@ def _said_of_disk(found: Plan) -> dict[str, str]:
         return {}
     pages, log = _size(disk.pages), _size(disk.log)
     whole, share = _size(disk.pages + disk.log), misses.cached_rows / found.rows
-    by_clock = f"{misses.clock:.3g} rows a sample by a clock (characteristic time)"
+    by_clock = f"{misses.clock:.3g} rows per example with the clock policy"
     said = {
         "disk": f"{whole}: pages {pages}, log {log}",
         "cache": f"{misses.cached_rows:,} rows in memory, {share:.1%} of all",
-        "misses": f"{by_clock}; {misses.hottest:.3g} if the hottest stay, the least there is",
+        "misses": f"{by_clock}; {misses.hottest:.3g} with the best policy",
     }
     if misses.reads_per_s is not None and misses.requests_per_s is not None:
         said["reads"] = (
-            f"{misses.reads_per_s:,.0f} a second of the disk; {misses.requests_per_s:,.0f} "
-            f"requests with those of merges"
+            f"{misses.reads_per_s:,.0f} per second from the disk; {misses.requests_per_s:,.0f} "
+            f"requests including merges"
         )
     return said
 

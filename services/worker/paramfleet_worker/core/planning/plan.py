@@ -231,16 +231,15 @@ def _judge(
     whole = _whole(enough)
     if not misses.cached_rows:
         return "more_memory", (
-            f"the tier's own {tier.log_memory:,} bytes leave no memory for rows; {whole}"
+            f"beside {tier.log_memory:,} bytes for the log of rows on disk there is no memory "
+            f"for rows; {whole}"
         )
     requests = misses.requests_per_s
     if requests is None:
-        return "tier", f"the rest is on disk; {whole}"
+        return "tier", f"the other rows are on disk; {whole}"
     if requests <= load.device_reads_per_s:
         share = requests / load.device_reads_per_s
-        return "tier", (
-            f"the tier on disk carries it, with {share:.0%} of what its disk does; {whole}"
-        )
+        return "tier", (f"the other rows are on disk, which is used to {share:.0%}; {whole}")
     factor = requests / misses.reads_per_s if misses.reads_per_s else 1.0
     low, high = table.servers, enough
     while high - low > 1:
@@ -251,7 +250,7 @@ def _judge(
         wanted = factor * batch / load.batch * load.samples_per_s / middle
         low, high = (middle, high) if wanted > load.device_reads_per_s else (low, middle)
     return "more_pservers", (
-        f"the disk does {load.device_reads_per_s:,.0f} requests a second: take {high:,} "
+        f"the disk does {load.device_reads_per_s:,.0f} requests per second: use {high:,} "
         f"pservers; "
         f"{whole}"
     )

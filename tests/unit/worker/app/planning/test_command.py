@@ -31,7 +31,7 @@ def test_the_examples_of_the_page_answer_as_it_says() -> None:
 
 
 def test_json_has_the_same_numbers() -> None:
-    result = run("plan --ids 1e9 --dim 8 --servers 4 --memory 16G --samples-per-s 1000 --json")
+    result = run("plan --ids 1e9 --dim 8 --servers 4 --memory 16G --examples-per-s 1000 --json")
 
     found = json.loads(result.stdout)
     assert found["rows"] == 250_000_000
@@ -77,7 +77,7 @@ def test_hardly_any_memory_is_too_little() -> None:
     result = run("plan --ids 1e9 --dim 8 --servers 1 --memory 1")
 
     assert result.exit_code == 0, result.output
-    assert "more memory: the tier's own" in result.stdout
+    assert "more memory: beside" in result.stdout
 
 
 def test_a_small_table_on_one_pserver_fits() -> None:

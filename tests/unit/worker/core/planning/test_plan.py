@@ -85,7 +85,7 @@ def test_more_pservers_are_as_many_as_their_disks_need() -> None:
     plan = planned(samples_per_s=1_000_000.0)
 
     assert plan.verdict == "more_pservers"
-    wanted = int(plan.advice.split("take ")[1].split(" ")[0])
+    wanted = int(plan.advice.split("use ")[1].split(" ")[0])
     assert 8 < wanted < 45
     assert planned(samples_per_s=1_000_000.0, servers=wanted).verdict == "tier"
     assert planned(samples_per_s=1_000_000.0, servers=wanted - 1).verdict == "more_pservers"
