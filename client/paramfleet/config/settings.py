@@ -26,27 +26,26 @@ class WorkerSettings(JobSettings):
     """
 
     bind: str = ""
-    """Address to listen on; empty listens on host."""
+    """Address to listen on; by default host."""
 
     admin_port: int = 0
-    """Port of the admin address; 0 picks a free one."""
+    """Port of the admin address; 0 chooses a free one."""
 
     dense_request_bytes: int = 64 << 20
-    """Bytes of dense values that one request to a pserver carries; more go in pieces of a
-    fourth of it, which take longer but delay no other request."""
+    """Largest number of bytes of dense values in one request to a pserver. More bytes are sent
+    in pieces of a quarter of this, which takes longer but doesn't delay other requests."""
 
     dense_in_place_bytes: int = 1 << 30
-    """Bytes of a model's dense values beyond which a worker of async, GEO or LocalSGD keeps no
-    copies of them for what is on its way: it waits while they travel, from and to the model."""
+    """Bytes of a model's dense values above which a worker of async, GEO or LocalSGD makes no
+    copies of them for transfers; instead it waits during each transfer."""
 
     visual_path: str = ""
-    """Folder of TensorBoard files about LocalSGD's exchanges, with one for each worker; empty
-    writes none."""
+    """Folder for TensorBoard files about LocalSGD's exchanges, with a folder for each worker;
+    by default none are written."""
 
     resume_from: str = ""
-    """Checkpoint that the job continues from, whatever folder the script's `init_server`
-    names; empty starts as the script says. `paramfleet launch --resume` sets it for all
-    pservers and workers."""
+    """Checkpoint from which the job continues, instead of the folder in the script's
+    `init_server`. `paramfleet launch --resume` sets it for all pservers and workers."""
 
     def __post_init__(self) -> None:
         JobSettings.__post_init__(self)

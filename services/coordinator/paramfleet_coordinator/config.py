@@ -38,78 +38,81 @@ class CoordinatorSettings(JobSettings):
     """
 
     worker_num: int = 1
-    """Workers of the job; if it is elastic, as many as must join before it trains. 0 takes
-    as many as come until none has come for settle_s."""
+    """Number of workers; in an elastic job, the number that must join before the training
+    starts. 0 means: as many as join until none has joined for settle_s."""
 
     server_num: int = 1
-    """Pservers of the job; 0 as for worker_num."""
+    """Number of pservers; 0 as for worker_num."""
 
     server_processes: int = 0
-    """Processes that must have come before they get the job's server_num groups, evenly; others
-    may come and go later. At most server_num. 0: each pserver is a process of its own."""
+    """Number of processes that must join before the job's server_num groups of shards are
+    divided evenly between them; more may join and leave later. At most server_num. With 0 each
+    pserver is one process."""
 
     replicas: int = 0
-    """Followers of each group: processes that keep a copy of it, and take it over when its own
-    dies; 0 or 1. Needs server_processes, of which at least 2."""
+    """Copies of each group on other processes, 0 or 1. With 1, another process takes over a
+    group when its process dies. Needs server_processes of at least 2."""
 
     replica_grace_s: float = 10.0
-    """Seconds that a group waits for a follower before it goes on as without replicas, and is
-    named unprotected."""
+    """Seconds that a group waits for a process with its copy. After that it continues without
+    one and is reported as unprotected."""
 
     settle_s: float = 5.0
-    """Seconds without another newcomer after which those who came are all, if their number
-    is 0."""
+    """If worker_num or server_num is 0: seconds without a new process after which the job
+    starts with those that have joined."""
 
     num_shards: int = 8
-    """Shards of every table; at least server_num."""
+    """Number of shards of every table; at least server_num."""
 
     elastic: bool = False
-    """Whether workers of an async or GEO job may die, come late and leave while it goes on, and
-    the one of a gpubox job may be started again."""
+    """Let workers of an async or GEO job die, join later and leave while the job continues, and
+    let the only worker of a gpubox job be restarted."""
 
     worker_grace_s: float = 30.0
-    """Seconds that a worker may be silent while its launcher sees it alive; if the job is
-    elastic, any worker. An elastic job then goes on without it, any other fails."""
+    """Seconds that a worker may be silent while its launcher sees that it is alive; in an
+    elastic job, any worker. After that an elastic job continues without the worker, and any
+    other job fails."""
 
     server_grace_s: float = 30.0
-    """Seconds that a pserver may be silent while its launcher sees it alive, and a group while
-    its process lives."""
+    """Seconds that a pserver may be silent while its launcher sees that it is alive, and a
+    group while its process is alive."""
 
     server_return_s: float = 60.0
-    """Seconds that a job waits for a process to take the place of a pserver that died or left,
-    if its training is on a disk; 0 doesn't wait, and the job fails at once."""
+    """Seconds that a job waits for a replacement of a pserver that died or left, if the
+    pserver's data is on a disk. With 0 the job fails immediately."""
 
     worker_return_s: float = 0.0
-    """Seconds that a job which isn't elastic waits for a process to take the place of a worker
-    that died; 0 doesn't wait. Then it fails, or goes on without the worker if the strategy says
-    so (``on_worker_loss``)."""
+    """Seconds that a job which isn't elastic waits for a replacement of a worker that died; 0
+    doesn't wait. After that the job fails, or continues without the worker if the strategy
+    allows it (``on_worker_loss``)."""
 
     bind: str = ""
-    """Address to listen on; empty listens on host."""
+    """Address to listen on; by default host."""
 
     port: int = 0
-    """Port that members call; 0 picks a free one."""
+    """Port for the other processes of the job; 0 chooses a free one."""
 
     admin_port: int = 0
-    """Port of status and metrics; 0 picks a free one."""
+    """Port for status and metrics; 0 chooses a free one."""
 
     start_timeout_s: float = 600.0
-    """Seconds from the first member's joining to the last's; 0 waits without end."""
+    """Seconds in which all processes must join after the first one; 0 waits forever."""
 
     checkpoint_dir: str = "checkpoints"
-    """Folder of the checkpoints that an operator asks for; a relative one is below worker 0's
-    working folder. All pservers and worker 0 must share it, and it must be below one of the
-    pservers' checkpoint_dirs."""
+    """Folder for checkpoints that an operator requests; a relative path is in worker 0's
+    working folder. All pservers and worker 0 must share this folder, and it must be in one of
+    the pservers' checkpoint_dirs."""
 
     prometheus_url: str = ""
-    """Address of the Prometheus that reads this job's metrics, as http://prometheus:9090: the
-    dashboard has a link to it. Empty shows none."""
+    """Address of the Prometheus that reads this job's metrics, as http://prometheus:9090. The
+    job's page then has a link to it."""
 
     finish_grace_s: float = 10.0
-    """Seconds a finished job's members get to leave before the coordinator ends."""
+    """Seconds that the processes of a finished job have to leave before the coordinator
+    ends."""
 
     log_level: str = "INFO"
-    """ERROR, WARNING, INFO or DEBUG."""
+    """Lowest level that is logged: ERROR, WARNING, INFO or DEBUG."""
 
     def __post_init__(self) -> None:
         JobSettings.__post_init__(self)

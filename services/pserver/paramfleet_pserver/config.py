@@ -43,94 +43,97 @@ class PServerSettings(JobSettings):
     """
 
     index: int | None = None
-    """Index among the job's pservers; none takes the lowest that is free."""
+    """Index of this pserver in the job; by default the lowest free one."""
 
     hosting: Literal["fixed", "planned"] = "fixed"
-    """``fixed``: this process is the pserver of its index. ``planned``: it hosts the groups
-    that the coordinator plans for it, several or none; index counts processes then. As the
-    coordinator's server_processes says; ``paramfleet launch`` sets it."""
+    """``fixed``: this process is the pserver with its index. ``planned``: this process hosts
+    the groups of shards that the coordinator assigns to it, several or none, and index counts
+    processes. ``paramfleet launch`` sets it; it must match the coordinator's
+    server_processes."""
 
     bind: str = ""
-    """Address to listen on; empty listens on host."""
+    """Address to listen on; by default host."""
 
     port: int = 0
-    """Port of the data plane; 0 picks a free one. A process that hosts several groups has it
-    for one of them, and free ones for the others."""
+    """Port for workers; 0 chooses a free one. A process that hosts several groups uses it for
+    one of them, and free ports for the others."""
 
     advertise: str = ""
-    """host:port under which workers reach the data plane, where a NAT, a container or a
-    proxy changes it; empty is host and the port listened on."""
+    """host:port under which workers reach this pserver, if a NAT, a container or a proxy
+    changes the address; by default host and port."""
 
     nearby: bool = True
-    """Whether workers of this machine and user may come by a Unix socket, which is faster than
-    loopback TCP; they do unless there is TLS, or it listens on all addresses. Linux only."""
+    """Let workers of the same machine and user connect by a Unix socket, which is faster than
+    TCP on loopback. Not used with TLS, or if the pserver listens on all addresses. Linux
+    only."""
 
     admin_port: int = 0
-    """Port of the admin address; 0 picks a free one."""
+    """Port of the admin address; 0 chooses a free one."""
 
     max_connections: int = 0
-    """Most connections of the data plane; a further one is closed at once, and one machine
-    gets at most half of them. 0 takes 10,000, or what the limit of open files leaves."""
+    """Largest number of connections from workers; further ones are closed immediately, and one
+    machine can have at most half of them. 0 means 10,000, or what the limit of open files
+    allows."""
 
     body_budget_bytes: int = 0
-    """Memory of requests and answers under way, of all connections together; a request over it
-    is refused, and sent again. 0 takes an eighth of the memory of the machine or container."""
+    """Memory for requests and answers in transfer, of all connections together. A request that
+    exceeds it is refused, and the worker sends it again. 0 means an eighth of the memory of the
+    machine or container."""
 
     owner_threads: int = 0
-    """Threads that work on the tables; 0 takes half of the machine's cores, at most 8."""
+    """Threads that work on the tables; 0 means half of the machine's cores, at most 8."""
 
     max_tables: int = 1024
-    """Tables that are taken of a job."""
+    """Largest number of tables that a job may declare."""
 
     max_dim: int = 65_536
-    """Values in a row of a table that is taken."""
+    """Largest number of values in a row."""
 
     memory_share: float = 0.9
-    """Share of the machine's memory, or of the container's limit, that may be in use when a
-    table is made or grows; what would go beyond is refused by name."""
+    """Share of the memory of the machine or container that may be in use when a table is
+    created or grows. What would exceed it is refused, with an error that names the table."""
 
     memory_budget_bytes: int = 0
-    """Memory for the rows of all sparse tables of this process; the least used ones beyond it
-    are on the disk of cold_dir. 0 keeps all rows in memory."""
+    """Memory in bytes for the rows of all sparse tables of this process; further rows, those
+    that are used least, are in cold_dir. With 0 all rows are in memory."""
 
     table_memory_budgets: str = ""
-    """The same for single tables, which have a budget of their own then: ``users=2000000000,
-    items=500000000``."""
+    """Own budgets for single tables: ``users=2000000000,items=500000000``."""
 
     cold_dir: str = ""
-    """Folder for the rows that are beyond a budget, on a fast disk; what is there lasts as long
-    as the process. Empty takes ``cold`` in data_dir."""
+    """Folder on a fast disk for rows that exceed a budget; its files are removed when the
+    process ends. By default ``cold`` in data_dir."""
 
     load: str = ""
-    """Folder of a checkpoint to start from; empty starts afresh."""
+    """Folder of a checkpoint to start from."""
 
     durability: Literal["none", "async", "sync"] = "none"
-    """How the training is kept on this pserver's disk, so that a process that is started again
-    goes on with it. ``async``: workers don't wait for the disk, and send again what wasn't on
-    it. ``sync``: a change is answered when it is on the disk. ``none``: the job ends with the
-    process."""
+    """Whether changes are written to disk, so that this pserver continues after a restart.
+    ``async``: workers don't wait for the disk, and send again what was not on it. ``sync``: a
+    change is acknowledged when it is on the disk. ``none``: nothing is written, and the job
+    ends with the process."""
 
     data_dir: str = ""
-    """Folder for the training; needed unless durability is ``none``. A process that is started
-    again needs the same one."""
+    """Folder for the data of durability; needed unless that is ``none``. After a restart the
+    process needs the same folder."""
 
     log_segment_bytes: int = 64 << 20
-    """With a data folder: bytes of each file of the log. A snapshot is taken when the log
-    behind the last one is longer than four of them, and longer than twice that snapshot."""
+    """With data_dir: bytes of each file of the log. A snapshot is taken when the log since the
+    last snapshot is longer than four files, and longer than twice that snapshot."""
 
     arguments_file: str = ""
-    """File into which `fleet.run_server()` writes the arguments of the script, so that the next
-    process is started without the script; `paramfleet launch` sets it. Empty writes none."""
+    """File to which `fleet.run_server()` writes its arguments, so that the pserver can be
+    restarted without the script; `paramfleet launch` sets it."""
 
     drain_timeout_s: float = 5.0
-    """Seconds that requests in progress get at the end."""
+    """Seconds at the end in which requests in progress can finish."""
 
     handover_timeout_s: float = 60.0
-    """Seconds that a process of planned groups has to hand these over when it is asked to end.
-    Whoever stops it must wait for longer."""
+    """With hosting=planned: seconds in which a process that must end can hand over its groups.
+    Whatever stops the process must wait longer."""
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
-    """Least level of what is logged."""
+    """Lowest level that is logged."""
 
     def __post_init__(self) -> None:
         super(PServerSettings, self).__post_init__()

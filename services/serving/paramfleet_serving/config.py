@@ -36,68 +36,71 @@ class ServingSettings(JobSettings):
     """
 
     source: str = field(default="", metadata={"flag": "from"})
-    """Folder of the stream, or an address such as s3://bucket/stream; or job:NAME, a running
-    job, whose changes are asked of its pservers. On the command line `--from`, too."""
+    """What to serve: the folder of a stream, an address such as s3://bucket/stream, or
+    job:NAME, a running job, whose changes come from its pservers. On the command line also
+    `--from`."""
 
     bind: str = ""
-    """Address to listen on; empty listens on host."""
+    """Address to listen on; by default host."""
 
     port: int = 0
-    """Port of lookups, health, status and metrics; 0 picks a free one."""
+    """Port for lookups, health, status and metrics; 0 chooses a free one."""
 
     memory: int = 1 << 30
-    """Bytes of memory for rows that differ from the base. When they are taken, a newer base of
-    the stream is opened, or one is merged in cache_dir. One change may go beyond."""
+    """Bytes of memory for rows that differ from the base. When the memory is full, a newer base
+    of the stream is opened, or a new base is merged in cache_dir. One change may exceed it."""
 
     cache_dir: str = ""
-    """Folder for a base that is merged here, with room for all rows; its files have no names,
-    and go with the process. The stream of a job is in a folder of it; who follows a job removes
-    the folders of processes that were killed. Empty is the system's temporary folder."""
+    """Folder for bases that are merged here; it needs space for all rows. Their files have no
+    names and are removed with the process. The stream of a job is also in this folder; a server
+    that follows a job removes folders of killed processes. By default the system's temporary
+    folder."""
 
     poll_s: float = 0.1
-    """Seconds between two looks at the folder."""
+    """Seconds between two checks of the folder for changes."""
 
     every_s: float = 0.2
-    """Of a job: seconds between two questions for what has changed."""
+    """For a job: seconds between two requests for changed rows."""
 
     dense_s: float = 1.0
-    """Of a job: seconds between two questions for dense parameters."""
+    """For a job: seconds between two requests for dense parameters."""
 
     base_changes: int = 2000
-    """Of a job: changes after which a base is made of them."""
+    """For a job: number of changes after which a new base is made."""
 
     retry_s: float = 1.0
-    """Seconds until the stream is tried again after an error; up to 32 times as long if that
-    doesn't help."""
+    """Seconds until the stream is read again after an error; after repeated errors up to 32
+    times as long."""
 
     accept_other_tables: bool = False
-    """Take a base in which a served table is missing or has another width; else it is refused,
-    and what is served stays."""
+    """Accept a base in which a served table is missing or has another width. By default it is
+    refused, and the current version is still served."""
 
     max_ids: int = 1 << 17
-    """Most ids of one lookup, of all its tables together."""
+    """Largest number of ids in one lookup, of all tables together."""
 
     max_body_bytes: int = 2 << 20
-    """Longest body of a request."""
+    """Largest number of bytes in a request."""
 
     max_answer_bytes: int = 16 << 20
-    """Most bytes of rows in one answer. In JSON a number counts as 28, in bytes as 4."""
+    """Largest number of bytes of rows in one answer. A number counts as 28 bytes in JSON, and
+    as 4 bytes in safetensors."""
 
     max_requests: int = 64
-    """Most requests that are in work at a time; further ones are answered 503, to be sent
-    again."""
+    """Largest number of requests at the same time; further ones get the status 503 and can be
+    sent again."""
 
     max_connections: int = 1024
-    """Most connections; one address gets at most half of them."""
+    """Largest number of connections; one address can have at most half of them."""
 
     body_timeout_s: float = 5.0
-    """Seconds in which a request's body must come."""
+    """Seconds in which the body of a request must arrive."""
 
     rollback_timeout_s: float = 300.0
-    """Seconds that loading a former version may take."""
+    """Seconds that loading an earlier version may take."""
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
-    """Least level of what is logged."""
+    """Lowest level that is logged."""
 
     def __post_init__(self) -> None:
         super(ServingSettings, self).__post_init__()
