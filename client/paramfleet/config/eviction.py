@@ -22,69 +22,71 @@ _OF_TABLE: dict[str, Key] = {
         default=0,
         minimum=0,
         maximum=MAX_TABLE_ROWS,
-        meaning="The most rows that a table has, on all pservers together; 0 sets no limit. "
-        "The least valued go first. An id that comes while the table is full gets no row.",
+        meaning="Largest number of rows of a table, on all pservers together; 0 means no "
+        "limit. The least valued rows are evicted first. A new id gets no row while the table "
+        "is full.",
     ),
     "max_bytes": Key(
         kind=int,
         default=0,
         minimum=0,
         maximum=2**60,
-        meaning="The same as bytes: of values, optimizer states and index.",
+        meaning="Largest size of a table in bytes: values, optimizer states and index.",
     ),
     "min_rows": Key(
         kind=int,
         default=0,
         minimum=0,
         maximum=MAX_TABLE_ROWS,
-        meaning="Rows that stay whatever else is set, the most valued ones.",
+        meaning="Number of rows that are always kept, the most valued ones.",
     ),
     "unseen_steps": Key(
         kind=int,
         default=0,
         minimum=0,
         maximum=MAX_STEPS,
-        meaning="A row goes that was not pushed for more steps of a worker; 0 lets it stay.",
+        meaning="A row is evicted if it was not pushed for more steps of a worker; 0 means "
+        "never.",
     ),
     "unseen_hours": Key(
         kind=int,
         default=0,
         minimum=0,
         maximum=_MOST_HOURS,
-        meaning="A row goes that was not pushed for more hours; 0 lets it stay.",
+        meaning="A row is evicted if it was not pushed for more hours; 0 means never.",
     ),
     "value": Key(
         kind=str,
         default=None,
         choices=("recency", "frequency"),
-        meaning="Which rows go for `max_rows` where there is no accessor: with `recency` those "
-        "that were not pushed for the longest time, with `frequency` those that were pushed "
-        "least often, where pushes fade. Unset it is `recency`, which `unseen_steps` and "
-        "`unseen_hours` need.",
+        meaning="For tables without an accessor, which rows are evicted because of `max_rows`: "
+        "with `recency` those that were not pushed for the longest time, with "
+        "`frequency` those that were pushed least often, where old pushes count less. "
+        "By default `recency`, which `unseen_steps` and `unseen_hours` need.",
     ),
     "half_life": Key(
         kind=int,
         default=0,
         minimum=0,
         maximum=MAX_STEPS,
-        meaning="Of `frequency`: steps after which a push counts for half; 0 takes "
-        "`every_steps / headroom`, in which looks that free the headroom replace all rows.",
+        meaning="For `frequency`: number of steps after which a push counts for half. 0 means "
+        "`every_steps / headroom`, the time in which evictions replace all rows.",
     ),
     "headroom": Key(
         kind=float,
         default=0.1,
         minimum=0.001,
         maximum=0.9,
-        meaning="The part of `max_rows` that is free after rows went for it. They go when less "
-        "than half of it is free.",
+        meaning="Share of `max_rows` that is free after an eviction. Rows are evicted when "
+        "less than half of it is free.",
     ),
     "every_steps": Key(
         kind=int,
         default=1000,
         minimum=0,
         maximum=MAX_STEPS,
-        meaning="Steps from one look at the rows to the next; 0 leaves it to `fleet.shrink`. "
-        "Ten times as often they are counted, and rows go where a table is full.",
+        meaning="Number of steps between two evictions; with 0 only `fleet.shrink` evicts. Ten "
+        "times as often the rows are counted, and rows of a full table are evicted.",
     ),
 }
 
@@ -93,7 +95,7 @@ EVICTION_KEYS: dict[str, Key] = {
     "tables": Key(
         kind=dict,
         default=None,
-        meaning="Other values of these keys for some tables, by their names.",
+        meaning="Other values of these keys for single tables, by name.",
     ),
 }
 

@@ -25,36 +25,41 @@ _OUTER: dict[str, Key] = {
         kind=str,
         default="none",
         choices=("none", "sgd", "nesterov"),
-        meaning="What is done with the mean of the workers' differences: `none` takes it as it "
-        "is, which averages the parameters.",
+        meaning="Optimizer that applies the mean of the workers' differences; `none` adds it "
+        "as it is, which averages the parameters.",
     ),
     "outer_lr": Key(
         kind=float,
         default=1.0,
         exclusive_minimum=0.0,
         maximum=MAX_LEARNING_RATE,
-        meaning="Its learning rate.",
+        meaning="Learning rate of `outer_optimizer`.",
     ),
     "outer_momentum": Key(
-        kind=float, default=0.0, minimum=0.0, maximum=1.0, meaning="Its momentum."
+        kind=float,
+        default=0.0,
+        minimum=0.0,
+        maximum=1.0,
+        meaning="Momentum of `outer_optimizer`.",
     ),
     "optimizer_state": Key(
         kind=str,
         default="keep",
         choices=("keep", "average", "reset"),
-        meaning="What becomes of the inner optimizer's state when the workers synchronize.",
+        meaning="What happens to the inner optimizer's state when the workers synchronize.",
     ),
     "wire_dtype": Key(
         kind=str,
         default="float32",
         choices=WIRE_DTYPES,
-        meaning="How differences travel; what is lost of them is sent with later ones.",
+        meaning="Number format of differences on the network; the rounding error is sent "
+        "later.",
     ),
     "overlap": Key(
         kind=bool,
         default=False,
-        meaning="Train on while the workers synchronize; the result is applied when the next "
-        "synchronization begins.",
+        meaning="Continue training while the workers synchronize; the result is applied when "
+        "the next synchronization begins.",
     ),
 }
 
@@ -63,7 +68,7 @@ _BEGIN = Key(
     default=1,
     minimum=1,
     maximum=MAX_STEPS,
-    meaning="First steps, after each of which the workers synchronize.",
+    meaning="Number of first steps after which the workers synchronize each time.",
 )
 
 FAMILY: dict[str, dict[str, Key]] = {
@@ -80,7 +85,11 @@ FAMILY: dict[str, dict[str, Key]] = {
     },
     "adaptive_localsgd": {
         "init_k_steps": Key(
-            kind=int, default=1, minimum=1, maximum=MAX_STEPS, meaning="The first interval."
+            kind=int,
+            default=1,
+            minimum=1,
+            maximum=MAX_STEPS,
+            meaning="First interval, in steps.",
         ),
         "begin_step": _BEGIN,
         "variant": Key(
@@ -90,7 +99,11 @@ FAMILY: dict[str, dict[str, Key]] = {
             meaning="The formula: AdaComm's, or Fleet's, with the first interval in the root.",
         ),
         "max_k_steps": Key(
-            kind=int, default=16, minimum=1, maximum=MAX_STEPS, meaning="The longest interval."
+            kind=int,
+            default=16,
+            minimum=1,
+            maximum=MAX_STEPS,
+            meaning="Longest interval, in steps.",
         ),
         **_OUTER,
     },
@@ -107,31 +120,36 @@ FAMILY: dict[str, dict[str, Key]] = {
             kind=str,
             default="nesterov",
             choices=("none", "sgd", "nesterov"),
-            meaning="What is done with the mean of the workers' differences.",
+            meaning="Optimizer that applies the mean of the workers' differences.",
         ),
         "outer_lr": Key(
             kind=float,
             default=0.7,
             exclusive_minimum=0.0,
             maximum=MAX_LEARNING_RATE,
-            meaning="Its learning rate.",
+            meaning="Learning rate of `outer_optimizer`.",
         ),
         "outer_momentum": Key(
-            kind=float, default=0.9, minimum=0.0, maximum=1.0, meaning="Its momentum."
+            kind=float,
+            default=0.9,
+            minimum=0.0,
+            maximum=1.0,
+            meaning="Momentum of `outer_optimizer`.",
         ),
         "fragments": Key(
             kind=int,
             default=1,
             minimum=1,
             maximum=4096,
-            meaning="Parts of the model that take turns; more than one is streaming DiLoCo.",
+            meaning="Number of parts of the model that are synchronized in turn; more than one "
+            "is streaming DiLoCo.",
         ),
         "overlap_steps": Key(
             kind=int,
             default=0,
             minimum=0,
             maximum=MAX_STEPS,
-            meaning="Steps that training goes on before a synchronization's result is applied.",
+            meaning="Number of steps until the result of a synchronization is applied.",
         ),
         "mixing": Key(
             kind=float,
@@ -149,77 +167,93 @@ _EXCLUDED = Key(
     kind=tuple,
     default=(),
     member_kind=str,
-    meaning="Parameters without decay: a part of their names is enough.",
+    meaning="Parameters without weight decay, by a part of their names.",
 )
 
 FEATURES: dict[str, dict[str, Key]] = {
     "gradient_merge": {
         "k_steps": Key(
-            kind=int, default=1, minimum=1, maximum=MAX_STEPS, meaning="Batches of one step."
+            kind=int,
+            default=1,
+            minimum=1,
+            maximum=MAX_STEPS,
+            meaning="Number of batches in one step.",
         ),
-        "avg": Key(kind=bool, default=True, meaning="Their mean, not their sum."),
+        "avg": Key(
+            kind=bool,
+            default=True,
+            meaning="Use the mean of their gradients instead of the sum.",
+        ),
     },
     "amp": {
         "dtype": Key(
             kind=str,
             default="float16",
             choices=("float16", "bfloat16"),
-            meaning="What the forward pass computes in; only `float16` scales the loss.",
+            meaning="Number format of the forward pass; only `float16` scales the loss.",
         ),
         "init_loss_scaling": Key(
             kind=float,
             default=32768.0,
             exclusive_minimum=0.0,
             maximum=2.0**40,
-            meaning="The first scale of the loss.",
+            meaning="First scale of the loss.",
         ),
         "incr_every_n_steps": Key(
             kind=int,
             default=1000,
             minimum=1,
             maximum=MAX_STEPS,
-            meaning="Good steps before the scale grows.",
+            meaning="Number of finite steps after which the scale grows.",
         ),
         "decr_every_n_nan_or_inf": Key(
             kind=int,
             default=2,
             minimum=1,
             maximum=MAX_STEPS,
-            meaning="Bad steps in a row before it shrinks.",
+            meaning="Number of steps in a row with NaN or infinity after which it shrinks.",
         ),
         "incr_ratio": Key(
-            kind=float, default=2.0, exclusive_minimum=1.0, maximum=1e6, meaning="How it grows."
+            kind=float,
+            default=2.0,
+            exclusive_minimum=1.0,
+            maximum=1e6,
+            meaning="Factor by which it grows.",
         ),
         "decr_ratio": Key(
             kind=float,
             default=0.8,
             exclusive_minimum=0.0,
             maximum=1.0,
-            meaning="How it shrinks.",
+            meaning="Factor by which it shrinks.",
         ),
         "use_dynamic_loss_scaling": Key(
-            kind=bool, default=True, meaning="False keeps the first scale."
+            kind=bool, default=True, meaning="False: keep the first scale."
         ),
     },
     "lars": {
         "lars_coeff": Key(
-            kind=float, default=0.001, exclusive_minimum=0.0, maximum=1e6, meaning="The trust."
+            kind=float,
+            default=0.001,
+            exclusive_minimum=0.0,
+            maximum=1e6,
+            meaning="Trust coefficient of LARS.",
         ),
         "lars_weight_decay": Key(
-            kind=float, default=0.0005, minimum=0.0, maximum=1e6, meaning="The decay."
+            kind=float, default=0.0005, minimum=0.0, maximum=1e6, meaning="Weight decay."
         ),
         "epsilon": Key(
             kind=float,
             default=0.0,
             minimum=0.0,
             maximum=1e6,
-            meaning="Added to the norm divided by.",
+            meaning="Number that is added to the norm in the denominator.",
         ),
         "exclude_from_weight_decay": _EXCLUDED,
     },
     "lamb": {
         "lamb_weight_decay": Key(
-            kind=float, default=0.01, minimum=0.0, maximum=1e6, meaning="The decay."
+            kind=float, default=0.01, minimum=0.0, maximum=1e6, meaning="Weight decay."
         ),
         "exclude_from_weight_decay": _EXCLUDED,
     },
@@ -229,7 +263,7 @@ FEATURES: dict[str, dict[str, Key]] = {
             default=0,
             minimum=0,
             maximum=MAX_STEPS,
-            meaning="Steps that send whole gradients first.",
+            meaning="Number of first steps that send complete gradients.",
         ),
         "rampup_step": Key(
             kind=int,

@@ -104,64 +104,71 @@ class TrainingMode:
     """The strategy's keys that choose it, in words."""
 
     k_steps: int = 0
-    """GEO: batches between two exchanges once the period is grown; 0 in the other modes. There
-    is no default in GEO: accuracy was measured with 20."""
+    """GEO: number of batches between two exchanges, once the period has grown; 0 in the other
+    modes. GEO has no default; accuracy was measured with 20."""
 
     geo_merge: GeoMerge = "paced"
-    """GEO: what is added of a worker's progress. ``damped`` divides it by the square root of
-    the number of workers that changed the same row at the same time, a dense parameter's by
-    that of all workers; ``mean`` by the number itself. So a change that only one worker makes
-    to a row is added whole. ``paced`` divides by a power of these numbers that fits: with SGD
-    the number itself at first and nothing after 12 steps, unless differences grow much longer
-    than usual; with Adam nothing at first, and dense parameters by the root after
-    ``fresh_steps`` and 800 steps of all workers together; with others the root. ``remainder``
-    and ``average`` divide all by the number of workers; ``remainder`` sends the rest later, so
-    that totals tend to the sum over workers, and ``average`` drops it."""
+    """GEO: how the changes of several workers are added. With all of these but ``remainder``
+    and ``average``, a change that only one worker makes to a row is added completely.
+    ``damped`` divides a change by the square root of the number of workers that changed the
+    same row at the same time, and for a dense parameter by that of all workers. ``mean``
+    divides by this number itself. ``paced`` divides by a power of this number that depends on
+    the optimizer: with SGD by the number itself at first and not at all after 12 steps, unless
+    differences grow much larger than usual; with Adam not at all at first, and dense parameters
+    by the square root after ``fresh_steps`` and 800 steps of all workers together; with other
+    optimizers by the square root. ``remainder`` and ``average`` divide everything by the number
+    of workers; ``remainder`` sends the rest later, so that the total approaches the sum over
+    workers, and ``average`` drops it."""
 
     geo_growth: int = 40
-    """GEO: steps after which the period between two exchanges is one batch longer, until it is
-    ``k_steps``. 0 begins with ``k_steps``."""
+    """GEO: number of steps after which the period between two exchanges grows by one batch,
+    until it is ``k_steps``. With 0 it is ``k_steps`` from the beginning."""
 
     fresh_steps: int = 200
-    """async, GEO: first steps of each worker that wait for the servers. In async such a step
-    waits until its gradients are applied, and the next one begins with dense parameters and
-    rows that have them; in GEO the exchange that a step ends is waited for. Steps of before a
-    checkpoint count. 0 never waits, as in Fleet."""
+    """async, GEO: number of first steps of each worker that wait for the servers. In async such
+    a step waits until its gradients are applied, and the next step starts with dense parameters
+    and rows that include them. In GEO the worker waits for the exchange at the end of the step.
+    Steps before a checkpoint count. 0 never waits, as in Fleet."""
 
     wire_dtype: WireDtype = "float32"
-    """How parameters, gradients and differences travel: ``float32``, or ``float16`` or
-    ``bfloat16``, or ``int8`` or ``float8_e4m3`` (with a scale a row). Gradients are rounded to
-    16 bits by chance, right on average; what is lost of others, and of differences, is sent
-    with later ones. The guarantees of sync hold for ``float32``."""
+    """Number format of parameters, gradients and differences on the network: ``float32``,
+    ``float16``, ``bfloat16``, or ``int8`` or ``float8_e4m3`` with a scale for each row.
+    Gradients are rounded to 16 bits randomly, so that the mean is correct; the rounding error
+    of other formats, and of differences, is sent with later values. The guarantees of sync
+    apply to ``float32``."""
 
     max_staleness: int | None = None
-    """async: batches a worker may lead the slowest by; None never waits."""
+    """async: largest number of batches that a worker may be ahead of the slowest one; None
+    means no limit."""
 
     async_rate: AsyncRate = "guarded"
-    """async: how far each worker's gradient steps. ``guarded`` begins with the rate divided by
-    the number of workers N, and reaches the whole rate after 12 updates of each; Adam has the
-    whole from the start. With SGD it also shortens gradients, and divides the rate by up to N
-    again, while gradients grow much longer than usual. ``full`` always takes the whole rate."""
+    """async: the learning rate of each worker's gradients. ``guarded`` starts with the rate
+    divided by the number of workers N, and reaches the full rate after 12 updates of each
+    worker; Adam has the full rate from the start. With SGD it also limits gradients, and
+    divides the rate by up to N again, while gradients are much larger than usual. ``full``
+    always uses the full rate."""
 
     max_merge_var_num: int = 1
-    """async: steps whose gradients are summed into one push, at most."""
+    """async: largest number of steps whose gradients are added up in one push."""
 
     send_queue_size: int | None = None
-    """async: steps that may wait to be pushed, or for the answer to a push behind the oldest
-    one; the next step blocks beyond it. None takes what the round trip to the pservers needs,
-    measured, and 16 at most: what waits longer gets stale, and accuracy falls. Fleet's value
-    is 16."""
+    """async: largest number of steps that may wait to be pushed, or for the answer to a push
+    after the oldest one; then the next step waits. None means as many as the measured round
+    trip to the pservers needs, at most 16: gradients that wait longer are stale, which reduces
+    accuracy. Fleet's value is 16."""
 
     send_wait_times: int = 1
-    """async: waits of 10 ms for more gradients before a push with fewer than
-    ``max_merge_var_num`` goes out."""
+    """async: how many times 10 ms a push with fewer than ``max_merge_var_num`` steps waits for
+    more gradients."""
 
     thread_pool_size: int | None = None
-    """async: pushes in flight at once; None takes as many as ``send_queue_size`` lets wait, at
-    most 64 and 32 MiB. With ``max_staleness`` never more than that and one."""
+    """async: largest number of pushes at the same time. None means as many as
+    ``send_queue_size`` allows, at most 64 and 32 MiB. With ``max_staleness`` never more than
+    ``max_staleness`` + 1."""
 
     independent_recv_thread: bool = False
-    """async: refresh dense parameters beside the pushes instead of after each."""
+    """async: refresh dense parameters at the same time as the pushes, instead of after each
+    push."""
 
     sync_batch_norm: bool = False
     """sync: whether batch norm is over the batches of all workers."""
@@ -187,7 +194,7 @@ class TrainingMode:
     """LocalSGD: ``localsgd``, ``adaptive_localsgd`` or ``diloco``, and all of its keys."""
 
     min_send_grad_num_before_recv: int = 1
-    """async: pushes between two refreshes of the dense parameters."""
+    """async: number of pushes between two refreshes of the dense parameters."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -24,21 +24,22 @@ CHECKPOINT_KEYS: dict[str, Key] = {
         default=None,
         minimum=1,
         maximum=2**62,
-        meaning="Steps of worker 0 from one checkpoint to the next; with `every_s` whichever "
-        "comes first. Without both none is written.",
+        meaning="Steps of worker 0 from one checkpoint to the next. With `every_s`, whichever "
+        "comes first. Without both no checkpoint is written.",
     ),
     "keep": Key(
         kind=int,
         default=3,
         minimum=1,
         maximum=10_000,
-        meaning="Checkpoints that stay; older ones are removed when a newer one is complete.",
+        meaning="Number of checkpoints to keep; older ones are removed when a new one is "
+        "complete.",
     ),
     "dirname": Key(
         kind=str,
         default="checkpoints",
-        meaning="Their folder, of this job alone: one folder a checkpoint, named by its number "
-        "and worker 0's step, and `latest`, a link to the newest.",
+        meaning="Folder for the checkpoints of this job only. Each checkpoint is a folder, "
+        "named by its number and worker 0's step; `latest` is a link to the newest.",
     ),
     "dir": Key(
         kind=str,
@@ -50,8 +51,8 @@ CHECKPOINT_KEYS: dict[str, Key] = {
         default=0,
         minimum=0,
         maximum=250,
-        meaning="How many checkpoints in a row hold only the rows that changed since the one "
-        "before, after each whole one. They load together with those before.",
+        meaning="Number of incremental checkpoints after each complete one. They have only the "
+        "rows that changed since the checkpoint before, and are loaded together with it.",
     ),
 }
 

@@ -18,67 +18,67 @@ GUARD_KEYS: dict[str, Key] = {
         kind=str,
         default="warn",
         choices=get_args(GuardAction),
-        meaning="What is done with a step outside of its ranges: `warn` says so and takes it, "
-        "`skip` leaves its batch out, `end` ends the training.",
+        meaning="What happens with a step out of range: `warn` logs a warning and takes the "
+        "step, `skip` leaves the batch out, `end` ends the training.",
     ),
     "loss_min": Key(
         kind=float,
         default=None,
         minimum=-_MOST,
         maximum=_MOST,
-        meaning="The least loss of a batch; unset, there is none.",
+        meaning="Smallest loss of a batch; by default no limit.",
     ),
     "loss_max": Key(
         kind=float,
         default=None,
         minimum=-_MOST,
         maximum=_MOST,
-        meaning="The greatest loss of a batch; unset, there is none.",
+        meaning="Largest loss of a batch; by default no limit.",
     ),
     "loss_times": Key(
         kind=float,
         default=None,
         exclusive_minimum=1.0,
         maximum=_MOST,
-        meaning="The greatest size of a loss, as so many times the running mean of sizes.",
+        meaning="Largest absolute loss, as a multiple of its running mean.",
     ),
     "grad_norm_max": Key(
         kind=float,
         default=None,
         exclusive_minimum=0.0,
         maximum=_MOST,
-        meaning="The greatest L2 norm of a worker's gradient, rows and dense parameters "
-        "together; unset, there is none.",
+        meaning="Largest L2 norm of a worker's gradient, rows and dense parameters together; "
+        "by default no limit.",
     ),
     "grad_norm_times": Key(
         kind=float,
         default=None,
         exclusive_minimum=1.0,
         maximum=_MOST,
-        meaning="The same, as so many times the running mean of norms.",
+        meaning="Largest L2 norm, as a multiple of its running mean.",
     ),
     "window": Key(
         kind=int,
         default=100,
         minimum=1,
         maximum=MAX_STEPS,
-        meaning="Steps of the running means: each step inside its ranges moves them by "
-        "1 / `window` of the way, the first ones so that they are plain means.",
+        meaning="Length of the running means in steps: each step in range has the weight "
+        "1 / `window`; the first steps are a plain mean.",
     ),
     "warm_up": Key(
         kind=int,
         default=100,
         minimum=1,
         maximum=MAX_STEPS,
-        meaning="Steps inside their ranges before `loss_times` and `grad_norm_times` count.",
+        meaning="Number of steps in range before `loss_times` and `grad_norm_times` apply.",
     ),
     "max_skips": Key(
         kind=int,
         default=100,
         minimum=0,
         maximum=MAX_STEPS,
-        meaning="Steps that a worker may skip one after the other; one more ends the training. "
-        "0 sets no limit.",
+        meaning="Number of steps in a row that a worker may skip; one more ends the training. "
+        "0 means no limit.",
     ),
 }
 
