@@ -46,42 +46,44 @@ class DatasetSettings:
     """
 
     batch_size: int = 1
-    """Samples of a batch; the last one of an epoch has what is left."""
+    """Examples of a batch; the last batch of an epoch has the rest."""
 
     thread_num: int = 1
-    """Files read at a time. With one, the order of the samples is always the same."""
+    """Number of files that are read at the same time. With 1 the order of the examples is
+    always the same."""
 
     use_var: Sequence[Slot] = ()
     """The slots, in the order of the text."""
 
     pipe_command: str = "cat"
-    """Run by the shell for each file, which is its input; its output is what is parsed.
-    ``cat`` reads the file itself, without a process."""
+    """Command that the shell runs for each file: its input is the file, its output must be
+    MultiSlot text. ``cat`` reads the file directly, without a process."""
 
     fs_name: str = ""
-    """File system of paths that name none, as ``hdfs://host:port`` or ``s3://bucket``."""
+    """File system for paths without one, as ``hdfs://host:port`` or ``s3://bucket``."""
 
     fs_ugi: str = ""
-    """``user`` or ``user,password`` for file systems; of S3 ``key,secret``."""
+    """``user`` or ``user,password`` for file systems; for S3 ``key,secret``."""
 
     on_bad_line: OnBadLine = "raise"
-    """``raise`` ends the reading, ``skip`` leaves the line out, ``quarantine`` keeps it."""
+    """For a damaged line: ``raise`` ends the reading with an error, ``skip`` leaves the line
+    out, ``quarantine`` also writes it to quarantine_dir."""
 
     quarantine_dir: str | Path = "quarantine"
-    """Folder of the files with bad lines and their reasons."""
+    """Folder for files with damaged lines and the reasons."""
 
     pipe_timeout_s: float = 300.0
-    """Seconds a pipe command may say nothing while a reader waits for it."""
+    """Seconds that a pipe command may write nothing while a reader waits for it."""
 
     queue_num: int = -1
-    """Blocks of lines that may wait to be used, of about 1 MiB of text; -1 for two a
-    thread. Readers, and so pipe commands, wait when there are as many."""
+    """Largest number of blocks of lines (of about 1 MiB of text) that wait to be used; -1 means
+    two for each thread. Readers, and so pipe commands, wait when there are as many."""
 
     seed: int = 0
-    """Of all shuffles: the same files, seed and calls give the same order."""
+    """Seed of all shuffles: the same files, seed and calls give the same order."""
 
     fleet_send_batch_size: int = 1024
-    """Samples of one message of a global shuffle."""
+    """Examples in one message of a global shuffle."""
 
     def __post_init__(self) -> None:
         check_ranges(self, _RANGES)

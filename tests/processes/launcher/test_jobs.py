@@ -159,7 +159,7 @@ def command(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["launch", "--wroker_num=2", __file__], "No such option"),
+        (["launch", "--wroker_num=2", __file__], "there is no option"),
         (["launch", "no-such.py"], "no-such.py: there is no such script"),
         (["launch"], "name a training script, or a model's YAML file"),
         (
@@ -173,7 +173,7 @@ def command(
             ["worker", "--lease_ttl_s=0", __file__],
             "lease_ttl_s = 0.0: must be a number from 0.001 to 1e+07",
         ),
-        (["trian", __file__], "No such command 'trian'"),
+        (["trian", __file__], "there is no command 'trian'"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_in_one_sentence_before_anything_starts(

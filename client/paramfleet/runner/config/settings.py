@@ -77,171 +77,174 @@ class RunnerSettings(OnlineSettings):
     """Module of the reader, without .py, in the model's folder or by a path from it."""
 
     model_path: str = "model"
-    """Module of the model, given as train_reader_path is."""
+    """Module of the model, given in the same way as train_reader_path."""
 
     train_batch_size: int = 512
-    """Examples of a step, of each worker; with split_batches in sync and gpubox those of all
-    workers together."""
+    """Examples in a step of each worker; with split_batches in sync and gpubox, of all workers
+    together."""
 
     test_data_dir: str = ""
-    """Folder of the test files, or one file. Training ends with their score; infer needs it."""
+    """Folder of the test files, or one file. The training ends with an evaluation on them;
+    infer needs it."""
 
     infer_reader_path: str = ""
-    """The reader of the test files; empty is that of the training."""
+    """Reader of the test files; by default the reader of the training files."""
 
     infer_batch_size: int = 0
-    """Examples scored at once; 0 is train_batch_size."""
+    """Examples in a batch of an evaluation; 0 means train_batch_size."""
 
     infer_reader_type: ReaderType | None = None
-    """As reader_type, for the test files; empty is the same."""
+    """reader_type for the test files; by default the same."""
 
     reader_type: ReaderType = "RecDataset"
-    """RecDataset: the reader's class of that name, an iterable of samples. DataLoader: the
-    same in torch's DataLoader with num_workers processes. QueueDataset: pipe_command's
-    output as it comes. InmemoryDataset, or InMemoryDataset: the same, loaded once, shuffled
-    among the workers (unless they share batches), and shuffled again before each epoch."""
+    """RecDataset: the reader's class with this name, an iterable of examples. DataLoader: the
+    same in torch's DataLoader with num_workers processes. QueueDataset: the output of
+    pipe_command as a stream. InmemoryDataset (or InMemoryDataset): the same, loaded once,
+    shuffled among the workers (unless they share batches), and shuffled again before each
+    epoch."""
 
     pipe_command: str = "cat"
-    """QueueDataset and InmemoryDataset: reads a file on its standard input and writes
-    MultiSlot text. Runs in the model's folder; a Python script gets the path of the YAML
-    and of a folder of helpers as its last arguments, as PaddleRec's readers expect. A script
-    that isn't found from there is looked for from the working folder, then by its own name in
-    the model's folder."""
+    """For QueueDataset and InmemoryDataset: command that reads a file on its standard input and
+    writes MultiSlot text. It runs in the model's folder. A Python script gets the path of the
+    YAML file and of a folder of helpers as its last arguments, as PaddleRec's readers expect.
+    If the script isn't found from there, it is looked for from the working folder, then by its
+    name in the model's folder."""
 
     pipe_timeout_s: float = 300.0
-    """Seconds a pipe_command may say nothing while a reader waits for it."""
+    """Seconds that a pipe_command may write nothing while a reader waits for it."""
 
     on_bad_line: OnBadLine = "raise"
-    """QueueDataset and InmemoryDataset: raise ends the training at a line of text that is no
-    sample, skip leaves it out, quarantine keeps it with its reason."""
+    """For QueueDataset and InmemoryDataset, what happens with a damaged line: raise ends the
+    training, skip leaves the line out, quarantine also writes it to quarantine_dir."""
 
     quarantine_dir: str = "quarantine"
-    """Folder of the lines that on_bad_line keeps."""
+    """Folder for damaged lines and the reasons."""
 
     dataset_debug: bool = False
     """Measure where each batch's time goes: data, pull, forward, backward, push."""
 
     split_file_list: bool = False
-    """Give each worker its part of the training files. Set it where every machine has all
-    of them; without it every worker reads all that it finds."""
+    """Give each worker its part of the training files. Set it if every machine has all files;
+    without it every worker reads all files that it finds."""
 
     split_batches: bool = False
-    """Every worker reads all training files, and they share the batches: in sync and gpubox
-    each takes its part of every batch of train_batch_size, so that the job equals one process
-    of that size; else every n-th batch, whole."""
+    """Every worker reads all training files, and the workers share the batches. In sync and
+    gpubox each takes its part of every batch of train_batch_size, so that the job equals one
+    process with this batch size; in other modes each takes every n-th batch."""
 
     num_workers: int = 0
-    """DataLoader: processes that read; 0 reads in the training process."""
+    """For DataLoader: number of processes that read; with 0 the training process reads."""
 
     example_count_method: Literal["example"] = "example"
     """What examples_per_s counts."""
 
     epochs: int = 1
-    """Passes over the training files; not read in a training by days."""
+    """Number of passes over the training files; not used in a training by days."""
 
     print_interval: int = 100
-    """Steps between two lines of progress; 0 is silence."""
+    """Steps between two lines of progress; 0 prints none."""
 
     seed: int = 12345
-    """Seeds the dense parameters, the first values of rows, and shuffles."""
+    """Seed of the dense parameters, the first values of rows, and shuffles."""
 
     use_gpu: bool = False
-    """Compute on the worker's CUDA device. Rows stay where they are, but in gpubox, whose
-    passes have them there, too. Without such a device it is an error; in gpubox a warning, and
-    the CPU computes."""
+    """Compute on the worker's CUDA device. Rows stay on the servers and the host; only in
+    gpubox the rows of a pass are on the device, too. Without a device this is an error; in
+    gpubox a warning, and the CPU computes."""
 
     use_gloo: bool = True
-    """Accepted: workers meet at the coordinator."""
+    """Accepted, without effect: the coordinator synchronizes the workers."""
 
     use_fleet: bool = True
-    """PaddleRec's word for a job. Whether there is one is decided by the command: launch or
-    train."""
+    """PaddleRec's switch for a job. Here the command decides: launch starts a job, train
+    doesn't."""
 
     thread_num: int = 1
     """Threads that compute; for QueueDataset and InmemoryDataset also threads that read."""
 
     infer_thread_num: int = 0
-    """Threads that read test files; 0 is thread_num."""
+    """Threads that read test files; 0 means thread_num."""
 
     sync_mode: Literal[
         "sync", "async", "geo", "gpubox", "localsgd", "adaptive_localsgd", "diloco"
     ] = "async"
-    """How a job trains. One process without servers trains the same way in all of them. gpubox:
-    an epoch is a pass, whose batches are read first, and its rows are on the device while it is
-    trained. The last three are LocalSGD's, for models without embeddings."""
+    """Training mode of a job. One process without servers trains the same way with each. In
+    gpubox an epoch is a pass: its batches are read first, and its rows are on the device during
+    the pass. The last three are LocalSGD's, for models without embeddings."""
 
     device_budget: int = 0
-    """gpubox: bytes that the rows of a pass with their optimizer states may take; an epoch that
-    needs more is split into several passes. 0 is no limit."""
+    """For gpubox: bytes that the rows of a pass and their optimizer states may take; an epoch
+    that needs more is split into several passes. 0 means no limit."""
 
     geo_step: int = 400
-    """geo: steps between two exchanges, once the period is grown. The default is that of
+    """For geo: steps between two exchanges, once the period has grown. The default is that of
     PaddleRec's guide; accuracy was measured with 20."""
 
     a_sync_configs: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-    """More keys of the strategy, as max_staleness or wire_dtype."""
+    """Further keys of the strategy's a_sync_configs, as max_staleness or wire_dtype."""
 
     localsgd_configs: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-    """localsgd, adaptive_localsgd and diloco: the keys of the strategy's, as k_steps."""
+    """For localsgd, adaptive_localsgd and diloco: keys of the strategy, as k_steps."""
 
     checkpoint_configs: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-    """Checkpoints by time, beside those of the epochs: every_s, keep and dirname, as the
-    strategy's. In gpubox one that is due during a pass is written at its end."""
+    """Checkpoints by time, in addition to those of the epochs: every_s, keep and dirname, as in
+    the strategy. In gpubox a checkpoint that is due during a pass is written at its end."""
 
     guard_configs: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-    """Steps out of range, as the strategy's: action, loss_max, and others."""
+    """Checks of steps, as in the strategy: action, loss_max, and others."""
 
     eviction_configs: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-    """Rows that go, as the strategy's: max_rows, unseen_steps, and others."""
+    """Rows to evict, as in the strategy: max_rows, unseen_steps, and others."""
 
     model_save_path: str = ""
-    """Folder that gets a checkpoint after each epoch, named by its number; empty saves none."""
+    """Folder for a checkpoint after each epoch, with the epoch's number as its name; by default
+    none is saved."""
 
     model_init_path: str = ""
     """Checkpoint to start from."""
 
     last_epoch: int = -1
-    """Number of the epoch after which model_init_path was saved; training goes on behind it.
-    A checkpoint of the middle of an epoch (paramfleet checkpoint) takes the number before: its
-    epoch goes on behind the batches that were used."""
+    """Number of the epoch after which model_init_path was saved; the training continues after
+    it. For a checkpoint from the middle of an epoch (paramfleet checkpoint) give the number
+    before: that epoch continues after the batches that were used."""
 
     infer_load_path: str = ""
-    """infer: folder of the checkpoints; empty is model_save_path."""
+    """For infer: folder of the checkpoints; by default model_save_path."""
 
     infer_start_epoch: int = 0
-    """infer: number of the first checkpoint to score."""
+    """For infer: number of the first checkpoint to evaluate."""
 
     infer_end_epoch: int | None = None
-    """infer: number after the last checkpoint to score; empty is epochs."""
+    """For infer: number after the last checkpoint to evaluate; by default epochs."""
 
     use_inference: bool = False
-    """Save beside each checkpoint what inference needs, in files that load without
+    """Also save, with each checkpoint, a model for inference, in files that load without
     paramfleet."""
 
     save_inference_feed_varnames: tuple[str, ...] = ()
     """Names of variables of a Paddle program; a torch module has none, so they aren't read."""
 
     save_inference_fetch_varnames: tuple[str, ...] = ()
-    """The same of its outputs."""
+    """The same for its outputs."""
 
     use_auc: bool = True
-    """Compute the model's metrics while training; they are always computed on test files."""
+    """Compute the model's metrics during training; on test files they are always computed."""
 
     auc_num: int = 1
-    """Accepted: a model has the metrics that its create_metrics returns."""
+    """Accepted, without effect: the metrics are those that create_metrics returns."""
 
     use_visual: bool = False
-    """Write loss, metrics and speed for TensorBoard, below visual_path."""
+    """Write loss, metrics and speed for TensorBoard to visual_path."""
 
     visual_path: str = "visualDL_log"
-    """Folder of the TensorBoard files."""
+    """Folder for the TensorBoard files."""
 
     fs_name: str = ""
-    """File system of paths of data that name none, as hdfs://host:port or s3://bucket, for
-    QueueDataset and InmemoryDataset."""
+    """For QueueDataset and InmemoryDataset: file system for data paths without one, as
+    hdfs://host:port or s3://bucket."""
 
     fs_ugi: str = ""
-    """User and password there, as user,password."""
+    """User and password for it, as user,password."""
 
     @property
     def shares_steps(self) -> bool:
