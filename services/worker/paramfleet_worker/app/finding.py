@@ -28,9 +28,9 @@ class NoJobError(ContractError):
         which = f"no job {self.job}" if self.job else "no job"
         others = f"; running are {', '.join(self.running)}" if self.running else ""
         return (
-            f"{which} of this user runs on this machine{others}: name a running one with "
-            "--job, or say where its registry is (--redis, PARAMFLEET_REDIS), or its page "
-            "(--url)"
+            f"{which} of this user runs on this machine{others}: give the name of a running "
+            "job with --job, or for a job on another machine its registry with --redis (or "
+            "PARAMFLEET_REDIS), or the address of its page with --url"
         )
 
 
@@ -43,9 +43,8 @@ class SeveralJobsError(ContractError):
     @override
     def describe(self) -> str:
         return (
-            f"{len(self.jobs)} jobs of this user run here: {', '.join(self.jobs)}; say which "
-            "one is "
-            "meant with --job"
+            f"{len(self.jobs)} jobs of this user run here: {', '.join(self.jobs)}; name one "
+            "with --job"
         )
 
 

@@ -41,6 +41,11 @@ def test_two_launches_of_one_folder_write_different_logs(
         prepared_launch(two, plans[1], {}) as next_,
     ):
         folders = [each.plan.facts.log_dir for each in (first, next_)]
+        in_use = f"warning: {tmp_path / 'log'} is in use by another job"
+        assert [any(in_use in line for line in each.lines) for each in (first, next_)] == [
+            False,
+            True,
+        ]
     with prepared_launch(two, plans[1], {}) as later:
         assert later.plan.facts.log_dir == str(tmp_path / "log"), "it is free again"
 

@@ -199,7 +199,7 @@ class Launcher:
         if is_cold():
             self._console.tell(COMPILING)
             if kept := num_kept():
-                self._console.tell(f"{kept} kernels are kept from an earlier start")
+                self._console.tell(f"{kept} kernels were compiled by an earlier start")
             began = told = self._clock.monotonic()
             with compiling() as process:
                 while self._events.empty() and process.poll() is None:
@@ -207,11 +207,11 @@ class Launcher:
                     if (now := self._clock.monotonic()) - told >= COMPILING_TOLD_S:
                         told = now
                         self._console.tell(
-                            f"compiling: {num_kept()} kernels are done, {now - began:.0f} s"
+                            f"compiling: {num_kept()} kernels after {now - began:.0f} s"
                         )
                 if process.poll() == 0:
                     took = f"{self._clock.monotonic() - began:.0f} s"
-                    self._console.tell(f"the table kernels are compiled, in {took}")
+                    self._console.tell(f"the table kernels are compiled, after {took}")
                 elif process.poll() is not None:
                     self._console.say("the table kernels aren't compiled: each process does it")
 
@@ -383,7 +383,7 @@ class Launcher:
 
     def _add(self, name: ProcessName) -> None:
         """Start one more process, as an operator has asked for."""
-        self._console.say(f"starting {name.label}, as is wanted")
+        self._console.say(f"starting {name.label}, as requested")
         former = self._children.get(name)
         if former is not None:
             former.close()

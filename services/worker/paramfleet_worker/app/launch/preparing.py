@@ -51,7 +51,7 @@ class LogDirError(ContractError):
     code = "contract.log_dir"
     path: str
     reason: str
-    sentence = "the folder for logs {path} can't be used: {reason}; name another by --log_dir"
+    sentence = "the log folder {path} can't be used: {reason}; choose another with --log_dir"
 
 
 class ColdFolderError(ContractError):
@@ -60,7 +60,7 @@ class ColdFolderError(ContractError):
     code = "contract.cold_folder"
     variable: str
     sentence = (
-        "{variable} gives pservers a budget, and they know no folder for the rows beyond it: "
+        "{variable} gives pservers a memory budget, but there is no folder for further rows: "
         "set PARAMFLEET_PSERVER__COLD_DIR to a folder on a fast disk"
     )
 
@@ -146,7 +146,10 @@ def prepared_launch(
         given = resolved.lines(given=True)
         found = open_warnings(resolved.origins, job, environment)
         warnings = [f"warning: {each}" for each in (*found, *_of_the_script(plan.script))]
-        plan = _with_own_logs(plan, stack)
+        asked, plan = plan.facts.log_dir, _with_own_logs(plan, stack)
+        if plan.facts.log_dir != asked:
+            other = f"{asked} is in use by another job; the logs of this one are in "
+            warnings.append(f"warning: {other}{plan.facts.log_dir}")
         prepared = PreparedLaunch(
             plan=plan,
             job=job,
