@@ -1,7 +1,7 @@
-"""Pages made anew out of former ones and of rows that changed.
+"""Pages made anew out of former ones and of rows that changed, or changed as they are.
 
-The same serves merges, splits of pages and their contraction: every row of the former pages
-goes to where the hash says now. n = pages to be made, E = rows they get.
+To make them anew serves merges, splits of pages and their contraction: every row of the former
+pages goes to where the hash says now. n = pages to be made, E = rows they get.
 """
 
 from typing import Any, NamedTuple
@@ -30,6 +30,7 @@ __all__ = [
     "count_rows",
     "emit",
     "next_pages",
+    "put_rows",
     "take_rows",
 ]
 
@@ -93,6 +94,39 @@ def take_rows(
                 rows[to, c] = halves[row + c]
             row += form.pitch
             to += 1
+
+
+@kernel
+def put_rows(
+    images: tuple[NDArray[np.uint64], NDArray[np.uint32]],
+    num: int,
+    form: Form,
+    changed: tuple[NDArray[np.uint32], NDArray[np.bool_]],
+    writer: int,
+) -> None:
+    """Overwrite rows where ``take_rows`` found them; all of the pages are the batch's then.
+
+    Args:
+        images: Of ``take_rows``, as are the next two.
+        num: Of pages.
+        form: Of them.
+        changed: All rows, and which of them are to be written.
+        writer: The batch.
+    """
+    words, halves = images
+    rows, is_changed = changed
+    at = 0
+    for image in range(num):
+        start = image * form.page_words
+        row = 2 * (start + HEADER_WORDS + form.holds)
+        for _ in range(np.int64(words[start + COUNT] & _LOW)):
+            if is_changed[at]:
+                for c in range(form.pitch):
+                    halves[row + c] = rows[at, c]
+            row += form.pitch
+            at += 1
+        words[start + WRITER] = np.uint64(writer)
+        seal(words, start, form)
 
 
 @kernel

@@ -73,9 +73,9 @@ class Batch(NamedTuple):
     state: TierState
     """Afterwards."""
     tags: NDArray[np.int64]
-    """[n], sorted."""
-    out: Arena
-    """The pages in this order, behind room for their slot and table (``num_slot_words``)."""
+    """[n]: those of ``pages`` before those of ``overflow``."""
+    words: NDArray[np.uint64]
+    """The pages in this order, in an arena."""
 
 
 class Helping(Protocol):
@@ -116,7 +116,7 @@ class PageFiles:
         """Why nothing can be done any more."""
         self.buffers = buffers
         self.out = buffers.made
-        """Pages of a batch, behind their slot and table."""
+        """Pages of a batch that is made anew."""
         self.num_requests = 0
         """Reads of pages beside each other."""
         self.helpers: set[Helping] = set()
@@ -249,11 +249,6 @@ class PageFiles:
                 path=str(place.path), where=f"page {numbers[damaged]:,}", reason=_CHANGED
             )
 
-    def num_slot_words(self, num_pages: int) -> int:
-        """Return how many words of ``out`` are before the pages of a batch."""
-        table = -(-num_pages * WORD_BYTES // _TABLE_BYTES) * _TABLE_BYTES
-        return (SLOT_BYTES + table) // WORD_BYTES
-
     def commit(self, batch: Batch, transfers: Transfers | None = None) -> None:
         """Replace pages: all of them, whatever happens, or none.
 
@@ -309,7 +304,7 @@ class PageFiles:
         Raises:
             OSError: if there is none.
         """
-        numbers = tags[: np.searchsorted(tags, OVERFLOW_FILE)]
+        numbers = tags[tags < OVERFLOW_FILE]
         last = int(numbers[-1]) + 1 if numbers.size else 0
         for place, num in self._sizes(state):
             wanted = max(num, last) if place is self.main else num
@@ -321,19 +316,16 @@ class PageFiles:
         Raises:
             OSError: if the system refuses.
         """
-        state, tags, out = batch
-        before = self.num_slot_words(tags.size)
-        num_bytes = before * WORD_BYTES + tags.size * state.page_bytes
-        out.reserve(num_bytes)
+        state, tags, words = batch
         slot = pack_slot(_JOURNAL_MAGIC, {"state": state.facts(), "pages": tags.size})
-        memory = out.words
-        head = SLOT_BYTES // WORD_BYTES
-        memory[:head] = np.frombuffer(slot, np.uint64)
-        memory[head:before] = 0
-        memory[head : head + tags.size] = tags.view(np.uint64)
-        self._system.claim(self._journal.file, num_bytes)
-        view = memory.data.cast("B")[:num_bytes]
-        self._system.write(self._journal.file, [view], 0)
+        before, after = _slot_words(tags.size), tags.size * self.form.page_words
+        head = self._slots.reserve(before * WORD_BYTES)[:before]
+        head[:] = 0
+        head[: SLOT_BYTES // WORD_BYTES] = np.frombuffer(slot, np.uint64)
+        head[SLOT_BYTES // WORD_BYTES :][: tags.size] = tags.view(np.uint64)
+        self._system.claim(self._journal.file, (before + after) * WORD_BYTES)
+        parts = [each.data.cast("B") for each in (head, words[:after]) if each.size]
+        self._system.write(self._journal.file, parts, 0)
         self._system.sync(self._journal.file)
 
     def _write_pages(self, batch: Batch, transfers: Transfers) -> None:
@@ -342,9 +334,9 @@ class PageFiles:
         Raises:
             OSError: if the system refuses.
         """
-        state, tags, out = batch
-        base = out.address + self.num_slot_words(tags.size) * WORD_BYTES
-        size, num_main = state.page_bytes, int(np.searchsorted(tags, OVERFLOW_FILE))
+        state, tags, words = batch
+        base, size = int(words.ctypes.data), state.page_bytes
+        num_main = int(np.count_nonzero(tags < OVERFLOW_FILE))
         for place, first, last in (
             (self.main, 0, num_main),
             (self.overflow, num_main, tags.size),
@@ -444,7 +436,7 @@ class PageFiles:
         state = TierState(**slot["state"])
         if state.salt != self.state.salt or state.batch < self.state.batch:
             return
-        before = self.num_slot_words(slot["pages"])
+        before = _slot_words(slot["pages"])
         num_bytes = before * WORD_BYTES + slot["pages"] * state.page_bytes
         if os.fstat(self._journal.file).st_size < num_bytes:
             return
@@ -457,10 +449,16 @@ class PageFiles:
             return
         self._claim(state, tags)
         try:
-            self._write_pages(Batch(state, tags, self.out), self.transfers)
+            self._write_pages(Batch(state, tags, pages), self.transfers)
         except OSError as error:
             raise self._failed(self.main.path, error, is_whole=False) from error
         self.state = state
+
+
+def _slot_words(num_pages: int) -> int:
+    """Return how many words of the journal are before the pages of a batch."""
+    table = -(-num_pages * WORD_BYTES // _TABLE_BYTES) * _TABLE_BYTES
+    return (SLOT_BYTES + table) // WORD_BYTES
 
 
 def _create(folder: Path, fresh: TierState, system: System) -> None:

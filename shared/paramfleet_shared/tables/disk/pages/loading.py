@@ -27,7 +27,7 @@ class Loaded(NamedTuple):
     num: int
     """How many these are in all."""
     extra: NDArray[np.int64]
-    """The numbers of the overflow pages, sorted."""
+    """The numbers of the overflow pages, as they are in memory."""
 
 
 class Loader:
@@ -152,7 +152,7 @@ def _whole(
         first, num = num, num + following.size
         following = _following(files, arena, first, num)
         all_extra.append(following)
-    return Loaded(numbers, arena.words, num, np.sort(np.concatenate(all_extra)))
+    return Loaded(numbers, arena.words, num, np.concatenate(all_extra))
 
 
 def rows_in(loaded: Loaded, form: Form) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:

@@ -1,8 +1,8 @@
 """Passes over all pages, in their order: chunks are read ahead, and written behind.
 
 The disk works while rows are copied and looked at: reads of the next chunks are under way, and
-a helper thread writes the last batch. All that decides stays with the thread that uses the
-tier: batches are made one behind the other, and each is committed when the one before is.
+a helper thread puts what changed into the last chunk, and writes it. All that decides stays
+with the thread that uses the tier: a chunk is written when the one before is.
 """
 
 from collections import deque
@@ -14,11 +14,10 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet_shared.tables.disk.access.transfers import Arena, Transfers
-from paramfleet_shared.tables.disk.kernels.rebuilding import Changes
+from paramfleet_shared.tables.disk.access.transfers import Transfers
 from paramfleet_shared.tables.disk.pages.files import PageFiles
 from paramfleet_shared.tables.disk.pages.loading import Loaded, Reader, rows_in
-from paramfleet_shared.tables.disk.pages.rebuilding import Made, Pages
+from paramfleet_shared.tables.disk.pages.rebuilding import Pages
 
 __all__ = ["CHUNK_BYTES", "Change", "all_rows", "sweep_rows"]
 
@@ -27,6 +26,9 @@ CHUNK_BYTES = 8 << 20
 
 _CHUNKS = 3
 """In memory: one is looked at, of another the overflow pages are read, one is read."""
+
+_SWEPT = 4
+"""In memory, of a sweep: one is written, too."""
 
 Change = Callable[[NDArray[np.uint64], NDArray[np.uint32]], NDArray[np.bool_]]
 """Gets keys uint64 [n] and rows uint32 [n, pitch], changes rows in place, and says of which."""
@@ -41,10 +43,12 @@ class _Ahead:
         files: The pages.
         most: Pages of a chunk.
         num: Chunks in memory.
+        num_kept: Those of them that stay there after their use, until as many others were used.
     """
 
-    def __init__(self, files: PageFiles, most: int, num: int) -> None:
+    def __init__(self, files: PageFiles, most: int, num: int, num_kept: int = 0) -> None:
         total = files.state.pages
+        self._num_kept = num_kept
         self._chunks = (np.arange(n, min(total, n + most)) for n in range(0, total, most))
         self._readers = [Reader(files) for _ in range(min(num, -(-total // most)))]
 
@@ -54,13 +58,13 @@ class _Ahead:
             reader.close()
 
     def each(self, use: Callable[[Loaded], _T]) -> Iterator[_T]:
-        """Yield what ``use`` makes of each chunk; the chunk is valid in that call alone.
+        """Yield what ``use`` makes of each chunk, which is valid in that call.
 
         Raises:
             TierReadError: if the system refuses.
             TierDamagedError: if a page isn't what was written.
         """
-        under_way: deque[Reader] = deque()
+        under_way, used = deque[Reader](), deque[Reader]()
 
         def begin(reader: Reader) -> None:
             numbers = next(self._chunks, None)
@@ -76,46 +80,38 @@ class _Ahead:
             if under_way:
                 under_way[0].go_on()
             made = use(reader.loaded())
-            begin(reader)  # to the memory that isn't needed any more
+            used.append(reader)
+            if len(used) > self._num_kept:
+                begin(used.popleft())  # to the memory that isn't needed any more
             yield made
 
 
 class _Behind:
-    """Commits batches on a helper's thread, one behind the other.
+    """Writes chunks on a helper's thread, one behind the other.
 
     Args:
         files: The pages.
-        pages: What makes batches of them.
+        pages: What changes them.
     """
 
     def __init__(self, files: PageFiles, pages: Pages) -> None:
         self._files, self._pages = files, pages
         self._pool = ThreadPoolExecutor(1, "paramfleet-tier-behind")
         self._transfers: Transfers | None = None
-        self._arenas = (Arena(), Arena())
-        self.last = pages.present
-        """The batch that was made last."""
         self._under_way: Future[None] | None = None
         files.helpers.add(self)
 
-    @property
-    def room(self) -> Arena:
-        """Return where the next batch may be made, while the last one is written."""
-        return self._arenas[self.last.batch.state.batch % 2]
+    def begin(
+        self, loaded: Loaded, rows: NDArray[np.uint32], is_changed: NDArray[np.bool_]
+    ) -> None:
+        """Begin to write a chunk whose rows have changed; the one before is written."""
+        assert self._under_way is None, "one behind the other"
+        self._under_way = self._pool.submit(self._write, loaded, rows, is_changed)
 
-    def commit(self, made: Made) -> None:
-        """Commit the next batch, when the one before is committed.
-
-        Raises:
-            TierFullError: if there was no room for that one.
-            TierFailedError: if the system refused to write it.
-        """
-        self.wait()
-        self.last = made
-        self._under_way = self._pool.submit(self._write, made)
-
-    def _write(self, made: Made) -> None:
-        """Commit a batch, on the helper's thread.
+    def _write(
+        self, loaded: Loaded, rows: NDArray[np.uint32], is_changed: NDArray[np.bool_]
+    ) -> None:
+        """Write a chunk, on the helper's thread.
 
         Raises:
             TierFullError: if there is no room.
@@ -125,13 +121,13 @@ class _Behind:
             has_ring = self._files.transfers.engine == "ring"
             threads = self._files.buffers.threads
             self._transfers = Transfers("auto" if has_ring else "threads", threads=threads)
-        self._pages.commit(made, self._transfers)
+        self._pages.overwrite(loaded, rows, is_changed, self._transfers)
 
     def wait(self) -> None:
-        """Wait until all are committed.
+        """Wait until what was begun is written.
 
         Raises:
-            TierFullError: if there was no room for one.
+            TierFullError: if there was no room for it.
             TierFailedError: if the system refused to write it.
         """
         if self._under_way is not None:
@@ -170,7 +166,7 @@ def sweep_rows(files: PageFiles, pages: Pages, change: Change) -> int:
 
     Args:
         files: The pages.
-        pages: What makes batches of them.
+        pages: What changes them.
         change: Gets the rows of a batch of pages; it doesn't use the tier.
 
     Raises:
@@ -179,21 +175,20 @@ def sweep_rows(files: PageFiles, pages: Pages, change: Change) -> int:
         TierFullError: if there is no room; some of the pages may have been changed.
         TierFailedError: if the system refuses to write.
     """
-    form, geometry = files.form, files.state.geometry
+    form = files.form
     with (
         closing(_Behind(files, pages)) as behind,
-        closing(_Ahead(files, pages.most, 2)) as ahead,
+        closing(_Ahead(files, pages.most, _SWEPT, 1)) as ahead,
     ):
 
         def one(loaded: Loaded) -> int:
             keys, rows = rows_in(loaded, form)
-            changed = np.flatnonzero(change(keys, rows))
-            if changed.size:
-                changes = Changes(keys[changed], rows, changed)
-                where = (loaded.numbers, geometry)
-                made = pages.make(loaded, where, changes, behind.last, behind.room)
-                behind.commit(made)
-            return int(changed.size)
+            is_changed = change(keys, rows)
+            num = int(np.count_nonzero(is_changed))
+            behind.wait()  # then there will be reads to the memory of the chunk before
+            if num:
+                behind.begin(loaded, rows, is_changed)
+            return num
 
         num = sum(ahead.each(one))
         behind.wait()

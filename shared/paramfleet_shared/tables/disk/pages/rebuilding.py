@@ -3,7 +3,6 @@
 import heapq
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +15,7 @@ from paramfleet_shared.tables.disk.kernels.rebuilding import (
     collect,
     count_rows,
     emit,
+    put_rows,
 )
 from paramfleet_shared.tables.disk.pages.files import Batch, PageFiles
 from paramfleet_shared.tables.disk.pages.geometry import Geometry, Regrouping
@@ -23,7 +23,7 @@ from paramfleet_shared.tables.disk.pages.header import TierState
 from paramfleet_shared.tables.disk.pages.loading import Loaded, Loader, Reader
 from paramfleet_shared.tables.disk.pages.lookups import spans
 
-__all__ = ["BATCH_BYTES", "Hold", "Made", "Pages", "no_changes"]
+__all__ = ["BATCH_BYTES", "Hold", "Pages", "no_changes"]
 
 BATCH_BYTES = 16 << 20
 """Of pages that are replaced at once."""
@@ -50,14 +50,6 @@ class Hold:
     def __init__(self) -> None:
         self.is_broken = False
         """Whether keys have moved nevertheless."""
-
-
-class Made(NamedTuple):
-    """A batch that isn't committed as yet."""
-
-    batch: Batch
-    free: list[int]
-    """A heap of the overflow pages that nobody uses afterwards."""
 
 
 class Pages:
@@ -98,12 +90,6 @@ class Pages:
             hold.is_broken = True
         self._holds = []
         return True
-
-    @property
-    def present(self) -> Made:
-        """Return what was committed last, as what the next batch is made behind."""
-        state = self._files.state
-        return Made(Batch(state, np.empty(0, np.int64), self._files.out), self._free)
 
     @property
     def most(self) -> int:
@@ -158,11 +144,36 @@ class Pages:
                 if part is not parts[-1]:
                     readers[1 - at % 2].begin(parts[at + 1])
                 changes = changes_of(part)
-                loaded = reader.loaded()
-                self.commit(self.make(loaded, (part, geometry), changes, self.present))
+                self._exchange(reader.loaded(), part, geometry, changes)
         finally:
             for reader in readers:
                 reader.forget()
+
+    def overwrite(
+        self,
+        loaded: Loaded,
+        rows: NDArray[np.uint32],
+        is_changed: NDArray[np.bool_],
+        transfers: Transfers,
+    ) -> None:
+        """Change rows where they are; no key comes, goes or moves.
+
+        Args:
+            loaded: The pages; changed in memory, too.
+            rows: uint32 [n, pitch]: all their rows, as ``rows_in`` returns them.
+            is_changed: bool [n]: those that are to be written.
+            transfers: Those of the calling thread.
+
+        Raises:
+            TierFullError: if there is no room for the journal; nothing was changed on disk.
+            TierFailedError: if the system refuses to write.
+        """
+        files, words = self._files, loaded.words
+        state = replace(files.state, batch=files.state.batch + 1)
+        images = (words, words.view(np.uint32))
+        put_rows(images, loaded.num, files.form, (rows, is_changed), state.batch)
+        tags = np.concatenate([loaded.numbers, loaded.extra + OVERFLOW_FILE])
+        files.commit(Batch(state, tags, words), transfers)
 
     def regroup(self, step: Regrouping) -> None:
         """Expand or contract groups.
@@ -207,7 +218,7 @@ class Pages:
             num -= 1
         state = self._files.state
         state = replace(state, batch=state.batch + 1, merged=segment, overflow_pages=num)
-        self._files.commit(Batch(state, np.empty(0, np.int64), self._files.out))
+        self._files.commit(Batch(state, np.empty(0, np.int64), np.empty(0, np.uint64)))
         self._free = [each for each in self._free if each < num]
         heapq.heapify(self._free)
         self._files.trim()
@@ -245,40 +256,28 @@ class Pages:
             TierFullError: if there is no room; nothing was changed.
             TierFailedError: if the system refuses to write.
         """
-        self.commit(self.make(self.load(former), (made, geometry), changes, self.present))
+        self._exchange(self.load(former), made, geometry, changes)
 
-    def commit(self, made: Made, transfers: Transfers | None = None) -> None:
-        """Replace pages: all of them, whatever happens, or none.
+    def _exchange(
+        self,
+        loaded: Loaded,
+        numbers: NDArray[np.int64],
+        geometry: Geometry,
+        changes: Changes,
+    ) -> None:
+        """Make pages out of others, and replace them: all of them, whatever happens, or none.
 
         Args:
-            made: Behind what was committed last.
-            transfers: Those of the calling thread; None for those of the tier's.
+            loaded: The others.
+            numbers: Of the pages, sorted.
+            geometry: Which there are from now on.
+            changes: Of keys of these pages.
 
         Raises:
             TierFullError: if there is no room; nothing was changed.
             TierFailedError: if the system refuses.
         """
-        self._files.commit(made.batch, transfers)
-        self._free = made.free
-
-    def make(
-        self,
-        loaded: Loaded,
-        made: tuple[NDArray[np.int64], Geometry],
-        changes: Changes,
-        last: Made,
-        out: Arena | None = None,
-    ) -> Made:
-        """Make pages out of others.
-
-        Args:
-            loaded: The others.
-            made: The numbers of the pages, sorted, and which there are from now on.
-            changes: Of keys of these pages.
-            last: The batch before, which is committed or will be.
-            out: Where to; None for the tier's own.
-        """
-        form, (numbers, geometry) = self._files.form, made
+        form = self._files.form
         words, num = loaded.words, loaded.num
         room = count_rows(words, num, form) + changes.keys.size
         buckets = Buckets(
@@ -290,9 +289,10 @@ class Pages:
         more, needed = collect(
             words, num, form, (numbers, (geometry.groups, geometry.pages)), changes, buckets
         )
-        extra, free, state = _extra_numbers(last, loaded.extra, needed)
-        arena = self._files.out if out is None else out
-        to = self._cleared(arena, numbers.size + extra.size)
+        extra, free, state = self._extra_numbers(np.sort(loaded.extra), needed)
+        num_words = (numbers.size + extra.size) * form.page_words
+        to = self._files.out.reserve(num_words * WORD_BYTES)[:num_words]
+        to[:] = 0
         state = replace(
             state,
             batch=state.batch + 1,
@@ -311,34 +311,25 @@ class Pages:
         for each in extra[needed:].tolist():
             heapq.heappush(free, each)
         tags = np.concatenate([numbers, extra + OVERFLOW_FILE])
-        return Made(Batch(state, tags, arena), free)
+        self._files.commit(Batch(state, tags, to))
+        self._free = free
 
-    def _cleared(self, arena: Arena, num_pages: int) -> NDArray[np.uint64]:
-        """Return where a batch's pages go, zeros."""
-        files = self._files
-        before = files.num_slot_words(num_pages)
-        after = before + num_pages * files.form.page_words
-        out = arena.reserve(after * WORD_BYTES)[before:after]
-        out[:] = 0
-        return out
+    def _extra_numbers(
+        self, had: NDArray[np.int64], needed: int
+    ) -> tuple[NDArray[np.int64], list[int], TierState]:
+        """Return the overflow pages of a batch, what is free then, and the state with them.
 
-
-def _extra_numbers(
-    last: Made, had: NDArray[np.int64], needed: int
-) -> tuple[NDArray[np.int64], list[int], TierState]:
-    """Return the overflow pages of a batch, what is free then, and the state with them.
-
-    Those that the batch's pages had, of which some may not be needed any more; or all of
-    them and others.
-    """
-    state, free = last.batch.state, last.free.copy()
-    num = state.overflow_pages
-    more: list[int] = []
-    while had.size + len(more) < needed:
-        if free:
-            more.append(heapq.heappop(free))
-        else:
-            more.append(num)
-            num += 1
-    numbers = np.sort(np.concatenate([had, np.array(more, np.int64)]))
-    return numbers, free, replace(state, overflow_pages=num)
+        Those that the batch's pages had, of which some may not be needed any more; or all of
+        them and others.
+        """
+        state, free = self._files.state, self._free.copy()
+        num = state.overflow_pages
+        more: list[int] = []
+        while had.size + len(more) < needed:
+            if free:
+                more.append(heapq.heappop(free))
+            else:
+                more.append(num)
+                num += 1
+        numbers = np.sort(np.concatenate([had, np.array(more, np.int64)]))
+        return numbers, free, replace(state, overflow_pages=num)

@@ -26,7 +26,7 @@ from tests.unit.shared.tables.disk.test_faults import (
 )
 
 from paramfleet_shared.tables.disk import tier as tiers
-from paramfleet_shared.tables.disk.access.system import System
+from paramfleet_shared.tables.disk.access.system import ScratchSystem, System
 from paramfleet_shared.tables.disk.access.transfers import Engine, Transfers
 from paramfleet_shared.tables.disk.errors import (
     TierClosedError,
@@ -101,6 +101,61 @@ def test_all_rows_are_passed_once_and_changed_where_they_are(
     tier = DiskTier(tmp_path, layout)
     check(tier, rows, gone)
     tier.close()
+
+
+@pytest.mark.parametrize("system", [System, ScratchSystem], ids=["journal", "scratch"])
+def test_rows_on_overflow_pages_are_changed_where_they_are(
+    tmp_path: Path, system: type[System]
+) -> None:
+    tier, rows = with_overflow(tmp_path, system())
+    before, places = tier.stats(), [keys.tolist() for keys, _ in tier.iterate()]
+
+    assert tier.sweep(flipped) == sum(key % 3 != 0 for key in rows)
+
+    rows, after = flip(rows), tier.stats()
+    assert [keys.tolist() for keys, _ in tier.iterate()] == places
+    assert (after.pages, after.overflow_pages) == (before.pages, before.overflow_pages)
+    check(tier, rows, np.arange(9_000, 9_010, dtype=np.uint64))
+    keys = np.arange(4_000, 8_000, dtype=np.uint64)
+    tier.remove(keys[:1_000])
+    forget(rows, keys[:1_000])
+    values = some_rows(np.random.default_rng(7), 3_000, LAYOUT)
+    tier.put(keys[1_000:], values)
+    note(rows, keys[1_000:], values)
+    tier.merge()
+    assert tier.sweep(flipped) == sum(key % 3 != 0 for key in rows)
+    check(tier, flip(rows), keys)
+    tier.close()
+
+
+def test_a_sweep_that_was_cut_off_is_finished_from_the_journal(tmp_path: Path) -> None:
+    system = RefusingSystem({"write_extents"}, errno.EIO)
+    tier, rows = with_overflow(tmp_path, system)
+    system.is_refusing = True
+    with pytest.raises(TierFailedError):
+        tier.sweep(flipped)
+    tier.close()
+
+    tier = DiskTier(tmp_path, LAYOUT)
+
+    found, new = content(tier), flip(rows)
+    _is_old_or_new(found, rows)
+    assert any(found[key] == new[key] != rows[key] for key in rows)
+    tier.close()
+
+
+def with_overflow(folder: Path, system: System) -> tuple[DiskTier, Rows]:
+    """Return a tier whose pages have several overflow pages each."""
+    tier, rows = filled(folder, system)
+    tier.parts.hold()
+    keys = np.arange(NUM, 3 * NUM, dtype=np.uint64)
+    values = some_rows(np.random.default_rng(6), keys.size, LAYOUT)
+    tier.put(keys, values)
+    note(rows, keys, values)
+    tier.merge()
+    stats = tier.stats()
+    assert stats.overflow_pages > stats.pages, "some pages have two"
+    return tier, rows
 
 
 def test_a_pass_may_be_left_and_rows_read_during_one(tmp_path: Path) -> None:
