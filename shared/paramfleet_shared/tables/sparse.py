@@ -67,6 +67,8 @@ from paramfleet_shared.tables.spec import SEEN, OptimizerSpec, TableSpec
 
 __all__ = ["Places", "SparseShard"]
 
+_NOT_FOUND = np.empty(0, np.int64)
+
 _UNMARKED = (NO_MARKS, np.uint8(0))
 """What kernels get where no changes are marked."""
 
@@ -160,6 +162,9 @@ class SparseShard:
         self._changes: ChangeMarks | None = None
         """What changed since a save, if that was asked for."""
         self._marks = _UNMARKED
+        self._found: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
+        """The ids of the call that is under way, and their places, if those were found before:
+        of all, else none."""
         self._slots = np.empty(0, np.int64)
         self._chains = _chains_for(0)
 
@@ -252,7 +257,7 @@ class SparseShard:
         create = create and not self.spec.creates_at_push
         keys = self._keys(ids, create=create)
         before = self._index.mark()
-        outcome = pull_rows(self._rows, keys, out.reshape(-1), create)
+        outcome = pull_rows(self._rows, keys, out.reshape(-1), create, self._known(ids))
         if create:
             self._made_since(before)
         if outcome != DONE:
@@ -328,7 +333,8 @@ class SparseShard:
         self._put_aside(ids)
         if unique:
             before = self._index.mark()
-            outcome = step_rows(numbers, self._rows, keys, flat_grads, self._marks)
+            known = self._known(ids)
+            outcome = step_rows(numbers, self._rows, keys, flat_grads, self._marks, known)
             self._made_since(before)
             if outcome != DONE:
                 raise self._index.full()
@@ -590,7 +596,13 @@ class SparseShard:
         Raises:
             RowShapeError: if ``ids`` are not int64 [n].
         """
-        return self._index.find(ids, create=False)
+        known = self._known(ids)
+        return known if known.size else self._index.find(ids, create=False)
+
+    def _known(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the places of ids' rows if they were found for this call: [n], else [0]."""
+        found = self._found
+        return found[1] if found is not None and found[0] is ids else _NOT_FOUND
 
     def remove(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Remove the rows of ids; return the places of those that there were: int64 [removed].
@@ -937,6 +949,9 @@ class SparseShard:
         return self._index.keys_of(ids, create=create)
 
     def _find(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        known = self._known(ids)
+        if known.size:
+            return known
         if self._slots.size < len(ids):
             self._slots = np.empty(_power_of_2(len(ids)), np.int64)
         before = self._index.mark()

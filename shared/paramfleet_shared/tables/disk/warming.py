@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from paramfleet_shared.errors import UnavailableError
-from paramfleet_shared.tables.disk.kernels.policies import halve
+from paramfleet_shared.tables.disk.kernels.policies import BLOCK, halve
 from paramfleet_shared.tables.disk.shards.residency import Residency
 from paramfleet_shared.tables.disk.tier import DiskTier, TierOptions
 from paramfleet_shared.tables.kernels.basics.readiness import alone
@@ -37,9 +37,9 @@ def warm_disk() -> None:
             tier.close()
     residency = Residency(3)
     residency.enter(np.arange(3))
-    residency.touch(keys, np.arange(3), (np.zeros(3, np.uint8), 1))
+    residency.touch(keys, np.arange(3), (np.zeros(3, np.uint8), 1, np.zeros(0, np.uint8)))
     residency.leaving(2, 2, keys)
-    halve(np.zeros((1, 1), np.uint8))
+    halve(np.zeros((1, BLOCK), np.uint8))
 
 
 def main() -> None:

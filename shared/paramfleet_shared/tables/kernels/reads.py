@@ -65,12 +65,19 @@ def fill_new_rows(table: Table, used: int, free: int) -> None:
 
 
 @kernel
-def find_rows(table: Table, keys: NDArray[np.uint64], create: Any) -> int:
+def find_rows(
+    table: Table, keys: NDArray[np.uint64], create: Any, known: NDArray[np.int64]
+) -> int:
     """Put the slots of a group's keys to the index's; return ``DONE`` or ``CROWDED``.
 
-    With ``create`` (a bool) new keys become rows, for which there must be room.
+    With ``create`` (a bool) new keys become rows, for which there must be room. ``known`` are
+    the keys' slots if the caller has found them all, else empty.
     """
     index = table.arrays
+    if known.size:
+        for j in range(keys.size):
+            index.slots[j] = known[j]
+        return DONE
     used, free = index.counts[USED], index.counts[FREE]
     outcome = find_slots(index, keys, index.slots[: keys.size], create)
     if index.counts[USED] > used or index.counts[FREE] < free:
@@ -117,17 +124,22 @@ def _read_group(table: Table, num: int, start: int, out: NDArray[np.float32]) ->
 
 @uncounted
 def pull_rows(
-    table: Table, keys: NDArray[np.uint64], out: NDArray[np.float32], create: Any
+    table: Table,
+    keys: NDArray[np.uint64],
+    out: NDArray[np.float32],
+    create: Any,
+    known: NDArray[np.int64],
 ) -> int:
     """Copy the value of each key to ``out``; return ``DONE`` or ``CROWDED``.
 
     ``out`` is flat. With ``create`` (a bool) new keys become rows, for which there must be
-    room; without, they read as what they would begin with.
+    room; without, they read as what they would begin with. ``known`` as of ``find_rows``, of
+    all keys.
     """
     slots, absent, dim = table.arrays.slots, table.arrays.missed, table.layout.dim
     for start in range(0, keys.size, GROUP):
         some = keys[start : start + GROUP]
-        outcome = find_rows(table, some, create)
+        outcome = find_rows(table, some, create, known[start : start + GROUP])
         if outcome != DONE:
             return outcome
         num_absent = list_missed(absent, slots[: some.size])

@@ -8,14 +8,16 @@ from collections import deque
 import numpy as np
 from numpy.typing import NDArray
 
+from paramfleet_shared.tables.disk.kernels.policies import BROUGHT, FOUND
 from paramfleet_shared.tables.memory.reservation import reserve
 from paramfleet_shared.tables.rows.cold import ColdRows
 from paramfleet_shared.values.sorting import each_once
 
-__all__ = ["FETCHED_SHARE", "SLICE_S", "FetchSlice", "FetchedRows"]
+__all__ = ["FETCHED_SHARE", "NONE_WAITS", "SLICE_S", "FetchSlice", "FetchedRows"]
 
-FETCHED_SHARE = 0.5
-"""Of the rows that fit, so many at most wait for their use; the rest is for what goes on."""
+FETCHED_SHARE, MOST_WAITING = 0.5, 0.75
+"""Of the rows that fit, so many at most are those that came and wait for their use; and so many
+those that wait, with those that were there. The rest is for what goes on."""
 
 SLICE_S = 0.005
 """Seconds that a slice of ids is to take: others wait for it."""
@@ -24,6 +26,8 @@ _PATIENCE = 2
 """A row that nobody uses waits until so many times as many others came as fit into memory."""
 
 _FIRST, _LEAST, _MOST = 64, 8, 2048
+
+NONE_WAITS = np.zeros(0, np.uint8)
 
 
 class FetchedRows:
@@ -35,20 +39,23 @@ class FetchedRows:
     """
 
     def __init__(self, max_slots: int, cold: ColdRows) -> None:
-        self._is_waiting = reserve(max_slots, np.bool_)
+        self._waits = reserve(max_slots, np.uint8)
+        """Of each slot: ``BROUGHT``, ``FOUND``, or 0."""
         self._cold = cold
-        self._brought: deque[tuple[NDArray[np.int64], int]] = deque()
-        """Slots in the order in which they were brought, and how many rows had come then."""
-        self.num_waiting = 0
+        self._asked: deque[tuple[NDArray[np.int64], int]] = deque()
+        """Slots in the order in which they were asked for, and how many rows had come then."""
+        self._num_waiting = 0
+        self._num_brought = 0
+        """Those of them that came for it."""
 
     @property
-    def waiting(self) -> NDArray[np.bool_] | None:
-        """Return which rows wait, bool [S]; None if none does."""
-        return self._is_waiting if self.num_waiting else None
+    def waiting(self) -> NDArray[np.uint8]:
+        """Return which rows wait, uint8 [S]; [0] if none does."""
+        return self._waits if self._num_waiting else NONE_WAITS
 
     def room(self, capacity: int) -> int:
-        """Return how many more rows may wait, if so many fit into memory."""
-        return max(0, int(capacity * FETCHED_SHARE) - self.num_waiting)
+        """Return how many more rows may come and wait, if so many fit into memory."""
+        return max(0, int(capacity * FETCHED_SHARE) - self._num_brought)
 
     def age(self, num_came: int, capacity: int) -> None:
         """Let rows wait no more that have waited for too long.
@@ -57,8 +64,8 @@ class FetchedRows:
             num_came: Rows that have come to memory, of all that ever came.
             capacity: Rows that fit.
         """
-        while self._brought and num_came - self._brought[0][1] > _PATIENCE * capacity:
-            self._let_go(self._brought.popleft()[0])
+        while self._asked and num_came - self._asked[0][1] > _PATIENCE * capacity:
+            self._let_go(self._asked.popleft()[0])
 
     def note_brought(self, slots: NDArray[np.int64], num_came: int) -> None:
         """Note rows that came for later: int64 [n], each once.
@@ -67,29 +74,53 @@ class FetchedRows:
             slots: They.
             num_came: As of ``age``.
         """
-        self._is_waiting[slots] = True
-        self._brought.append((slots, num_came))
-        self.num_waiting += slots.size
+        self._waits[slots] = BROUGHT
+        self._asked.append((slots, num_came))
+        self._num_waiting += slots.size
+        self._num_brought += slots.size
         self._cold.prefetched += slots.size
 
-    def note_used(self, slots: NDArray[np.int64]) -> None:
-        """Note rows that are used: int64 [n], -1 for those that aren't in memory."""
-        if self.num_waiting:
-            self._cold.prefetched_used += self._let_go(slots[slots >= 0])
+    def note_found(self, slots: NDArray[np.int64], num_came: int, capacity: int) -> None:
+        """Note rows that were there when they were asked for, as long as few enough wait.
+
+        Args:
+            slots: int64 [n]; one may be there many times, and may wait already.
+            num_came: As of ``age``.
+            capacity: The same.
+        """
+        room = max(0, int(capacity * MOST_WAITING) - self._num_waiting)
+        new = each_once(slots[self._waits[slots] == 0])[:room]
+        self._waits[new] = FOUND
+        self._asked.append((new, num_came))
+        self._num_waiting += new.size
+
+    def note_used(self, num: int, num_brought: int) -> None:
+        """Note that so many rows were used, and wait no more by ``waiting``.
+
+        Args:
+            num: How many.
+            num_brought: Those of them that had come.
+        """
+        self._cold.prefetched_used += num_brought
+        self._count_out(num, num_brought)
 
     def note_gone(self, slots: NDArray[np.int64]) -> None:
         """Note rows that are in memory no more: int64 [n]."""
-        if self.num_waiting:
+        if self._num_waiting:
             self._let_go(slots)
 
-    def _let_go(self, slots: NDArray[np.int64]) -> int:
-        """Let rows wait no more; return how many did."""
-        waited = each_once(slots[self._is_waiting[slots]])
-        self._is_waiting[waited] = False
-        self.num_waiting -= waited.size
-        if not self.num_waiting:
-            self._brought.clear()
-        return int(waited.size)
+    def _let_go(self, slots: NDArray[np.int64]) -> None:
+        """Let rows wait no more."""
+        waited = each_once(slots[self._waits[slots] != 0])
+        num_brought = int(np.count_nonzero(self._waits[waited] == BROUGHT))
+        self._waits[waited] = 0
+        self._count_out(waited.size, num_brought)
+
+    def _count_out(self, num: int, num_brought: int) -> None:
+        self._num_waiting -= num
+        self._num_brought -= num_brought
+        if not self._num_waiting:
+            self._asked.clear()
 
 
 class FetchSlice:

@@ -21,7 +21,7 @@ from paramfleet_shared.tables.disk.access.system import ScratchSystem
 from paramfleet_shared.tables.disk.errors import TierFullError, TierLeaveError, TierReadError
 from paramfleet_shared.tables.disk.pages.ranges import KeyRange, place_after
 from paramfleet_shared.tables.disk.shards.absent import AbsentKeys
-from paramfleet_shared.tables.disk.shards.fetched import FetchedRows
+from paramfleet_shared.tables.disk.shards.fetched import NONE_WAITS, FetchedRows
 from paramfleet_shared.tables.disk.shards.residency import WINDOW_SHARE, Residency
 from paramfleet_shared.tables.disk.stats import TierOptions
 from paramfleet_shared.tables.disk.tier import DiskTier
@@ -139,13 +139,18 @@ class RowMover:
 
     # Moving.
 
-    def bring(self, tier: DiskTier, ids: NDArray[np.int64], *, changes: bool) -> None:
+    def bring(
+        self, tier: DiskTier, ids: NDArray[np.int64], *, changes: bool
+    ) -> NDArray[np.int64]:
         """Read those rows of ids that are on disk alone.
 
         Args:
             tier: Where they are.
             ids: int64 [n]; an id may occur many times.
             changes: Whether the rows are about to be changed.
+
+        Returns:
+            The slots of the ids, int64 [n], if all were in memory before, else [0].
 
         Raises:
             RowShapeError: if ``ids`` are not int64 [n].
@@ -154,15 +159,19 @@ class RowMover:
         slots = self._memory.index.find(ids, create=False)
         keys = as_input(ids, np.int64).view(np.uint64)
         stays = _ON_DISK if changes else _ON_DISK | _CLEAN
-        missing = self._residency.touch(keys, slots, (self._flags, stays))
-        self._fetched.note_used(slots)
-        if missing.size and self._cold.rows:
+        flags = (self._flags, stays, self._fetched.waiting)
+        missing, *used = self._residency.touch(keys, slots, flags)
+        self._fetched.note_used(*used)
+        if not missing.size:
+            return slots
+        if self._cold.rows:
             missing = each_once(missing)
             self._cold.wanted += missing.size
             missing = self._absent.others(missing)
             found, rows = tier.read(missing)
             self._absent.note(missing[~found])
             self._come(missing[found], rows[found], stays)
+        return slots[:0]
 
     def fetch(self, tier: DiskTier, ids: NDArray[np.int64], most: int) -> Fetch:
         """Read rows of ids that are on disk alone before they are needed; they leave last.
@@ -180,12 +189,15 @@ class RowMover:
         slots = self._memory.index.find(ids, create=False)
         places = np.flatnonzero(slots < 0)
         taken = keys.size if places.size <= most else int(places[most])
-        self._residency.touch(keys[:taken], slots[:taken], (self._flags, _ON_DISK | _CLEAN))
+        flags = (self._flags, _ON_DISK | _CLEAN, NONE_WAITS)
+        self._residency.touch(keys[:taken], slots[:taken], flags)
+        capacity = self._rows_in_memory()
+        self._fetched.age(self._residency.num_entered, capacity)
+        here = slots[:taken]
+        self._fetched.note_found(here[here >= 0], self._residency.num_entered, capacity)
         missing = each_once(keys[places[:most]])
         if not missing.size or not self._cold.rows:
             return Fetch(taken)
-        capacity = self._rows_in_memory()
-        self._fetched.age(self._residency.num_entered, capacity)
         rest, num = self._absent.others(missing), 0
         while rest.size and (room := self._fetched.room(capacity)):
             some, rest = rest[:room], rest[room:]  # those without a row take no room

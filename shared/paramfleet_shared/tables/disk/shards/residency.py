@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_shared.tables.disk.kernels.policies import (
+    BLOCK,
     LINES,
     counts_of,
     halve,
@@ -34,7 +35,7 @@ _AGES_AFTER = 10
 _LEAST_QUEUED = 1 << 16
 
 _LEAST_WIDTH = 1 << 12
-"""Of the sketch."""
+"""Of a line of the sketch."""
 
 
 class Residency:
@@ -63,9 +64,9 @@ class Residency:
         self._hand = 0
         self.num_window = 0
         self.num_main = 0
-        self._sketch = np.zeros((LINES, _LEAST_WIDTH), np.uint8)
+        self._sketch = _sketch(_LEAST_WIDTH)
         self._num_counted = 0
-        self._kept: NDArray[np.bool_] | None = None
+        self._kept = np.zeros(0, np.uint8)
 
     @property
     def num_rows(self) -> int:
@@ -96,25 +97,32 @@ class Residency:
         self,
         keys: NDArray[np.uint64],
         slots: NDArray[np.int64],
-        flags: tuple[NDArray[np.uint8], int],
-    ) -> NDArray[np.uint64]:
-        """Note rows that are used; return the keys that aren't in memory: uint64 [m].
+        flags: tuple[NDArray[np.uint8], int, NDArray[np.uint8]],
+    ) -> tuple[NDArray[np.uint64], int, int]:
+        """Note rows that are used.
 
         Args:
             keys: uint64 [n].
             slots: int64 [n], -1 for those that aren't in memory.
-            flags: Of the slots: uint8 [S]; and which bits of those that are used stay.
+            flags: Of the slots: uint8 [S]; which bits of those that are used stay; and which
+                wait for their use, and don't any more then: uint8 [S], or [0] if none does.
+
+        Returns:
+            The keys that aren't in memory, uint64 [m], how many rows have waited, and how many
+            of those ``BROUGHT``.
         """
         missing = np.empty(keys.size, np.uint64)
-        num, counted = note_used(keys, slots, self._was_used, self._sketch, flags, missing)
+        num, counted, waited, brought = note_used(
+            keys, slots, self._was_used, self._sketch, flags, missing
+        )
         self._num_counted += counted
-        if self._num_counted >= _AGES_AFTER * max(self.num_rows, self._sketch.shape[1] // 4):
+        if self._num_counted >= _AGES_AFTER * max(self.num_rows, self._width // 4):
             halve(self._sketch)
             self._num_counted //= 2
-        return missing[:num]
+        return missing[:num], waited, brought
 
-    def keep(self, kept: NDArray[np.bool_] | None) -> None:
-        """Let rows stay while others can leave for them: bool [S]; None lets none stay."""
+    def keep(self, kept: NDArray[np.uint8]) -> None:
+        """Let rows stay while others can leave for them: uint8 [S]; [0] lets none stay."""
         self._kept = kept
 
     def leaving(self, num: int, most_main: int, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
@@ -137,8 +145,7 @@ class Residency:
         pairs = max(0, rest.size + victims.size - num)
         mine, rivals = rest[:pairs], victims[:pairs]
         stays = self._used_as_often(keys[rivals], keys[mine])
-        if self._kept is not None:
-            stays = (stays | self._kept[rivals]) & ~self._kept[mine]
+        stays = (stays | self._are_kept(rivals)) & ~self._are_kept(mine)
         self._make_main(np.where(stays, rivals, mine))
         # Rows without a rival leave: the window was short, or memory is smaller now.
         return np.concatenate([np.where(stays, mine, rivals), rest[pairs:], victims[pairs:]])
@@ -186,15 +193,18 @@ class Residency:
 
     def _kept_first(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return slots, those that are kept before the others: the last ones have no rival."""
-        if self._kept is None:
-            return slots
-        is_kept = self._kept[slots]
+        is_kept = self._are_kept(slots)
         return np.concatenate([slots[is_kept], slots[~is_kept]])
+
+    def _are_kept(self, slots: NDArray[np.int64]) -> NDArray[np.bool_]:
+        if not self._kept.size:
+            return np.zeros(slots.size, np.bool_)
+        are_kept: NDArray[np.bool_] = self._kept[slots] != 0
+        return are_kept
 
     def _make_main(self, slots: NDArray[np.int64]) -> None:
         self._is_main[slots] = 1
-        # No hand takes those that are kept in its first turn.
-        self._was_used[slots] = 0 if self._kept is None else self._kept[slots]
+        self._was_used[slots] = 0
         self._is_in_window[slots] = False
         self.num_main += slots.size
 
@@ -202,10 +212,9 @@ class Residency:
         """Take the main rows that weren't used for the longest turn: int64 [num]."""
         victims = np.empty(num, np.int64)
         if num:
-            where = slice(0, self._num_slots)
-            self._hand = sweep_hand(
-                self._was_used[where], self._is_main[where], self._hand, victims
-            )
+            arrays = (self._was_used, self._is_main, self._kept)
+            bits, live, kept = (each[: self._num_slots] for each in arrays)
+            self._hand = sweep_hand(bits, live, kept, self._hand, victims)
             self.num_main -= num
         return victims
 
@@ -221,6 +230,15 @@ class Residency:
     def _fit_sketch(self, num_main: int) -> None:
         """Have a sketch that is wide enough; a new one knows nothing."""
         width = 1 << max(0, 2 * num_main - 1).bit_length()
-        if width > self._sketch.shape[1]:
-            self._sketch = np.zeros((LINES, width), np.uint8)
+        if width > self._width:
+            self._sketch = _sketch(width)
             self._num_counted = 0
+
+    @property
+    def _width(self) -> int:
+        return self._sketch.size // LINES
+
+
+def _sketch(width: int) -> NDArray[np.uint8]:
+    """Return counts of nothing as yet, in lines of so many, a power of 2."""
+    return np.zeros((LINES * width // BLOCK, BLOCK), np.uint8)

@@ -349,12 +349,14 @@ class TieredShard(SparseShard):
         """
         tier = self._mover.tier
         if not self._depth and tier is not None:
-            self._mover.bring(tier, ids, changes=changes)
+            self._found = ids, self._mover.bring(tier, ids, changes=changes)
         self._depth += 1
         try:
             yield
         finally:
             self._depth -= 1
+            if not self._depth:
+                self._found = None
         if not self._depth:
             self._mover.settle()
 

@@ -200,15 +200,16 @@ def step_rows(
     keys: NDArray[np.uint64],
     grads: NDArray[np.float32],
     marks: tuple[NDArray[np.uint8], Any],
+    known: NDArray[np.int64],
 ) -> int:
     """Step the row of each key, creating new ones; return ``DONE`` or ``CROWDED``.
 
     ``grads`` is flat. A key that comes twice steps twice, in order. ``marks`` are those of all
-    places, or none, and the one that they get.
+    places, or none, and the one that they get; ``known`` as of ``find_rows``, of all keys.
     """
     for start in range(0, keys.size, GROUP):
         some = keys[start : start + GROUP]
-        outcome = find_rows(table, some, _CREATE)
+        outcome = find_rows(table, some, _CREATE, known[start : start + GROUP])
         if outcome != DONE:
             return outcome
         _step_group(step, table, some, grads, start)

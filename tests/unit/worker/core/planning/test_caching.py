@@ -30,7 +30,7 @@ def missed_by_a_clock(exponent: float) -> float:
         free = np.arange(used, min(CAPACITY, used + new.size))
         used += free.size
         victims = np.empty(new.size - free.size, np.int64)
-        hand = sweep_hand(was_used, is_live, hand, victims)
+        hand = sweep_hand(was_used, is_live, np.zeros(0, np.uint8), hand, victims)
         slot_of[row_at[victims]] = -1
         taken = np.concatenate([victims, free])
         slot_of[new], row_at[taken] = taken, new

@@ -38,7 +38,10 @@ class Memory:
         """Have rows in memory for a moment; return how many weren't."""
         flags = np.full(ROWS + 1, 3, np.uint8)
         slots = self.slot_of[ids]
-        missing = self.residency.touch(ids.astype(np.uint64), slots, (flags, 1))
+        none_waits = np.zeros(0, np.uint8)
+        missing, _, _ = self.residency.touch(
+            ids.astype(np.uint64), slots, (flags, 1, none_waits)
+        )
         new = ids[slots < 0]
         assert np.array_equal(missing, new.astype(np.uint64))
         assert np.array_equal(np.flatnonzero(flags == 1), np.sort(slots[slots >= 0]))

@@ -418,6 +418,26 @@ def test_fetched_rows_stay_however_often_others_were_used(folders: Folders) -> N
     assert shard.cold.prefetched == shard.cold.prefetched_used == len(some)
 
 
+def test_rows_that_a_fetch_finds_in_memory_stay_too(folders: Folders) -> None:
+    _, shard = pair(TABLES["plain"], folders, rows=1500)
+    shard.create(np.arange(6000))
+    often = np.arange(4000, 4400)
+    shard.find(often)
+    here = np.arange(4600, 4900)
+    shard.find(here)
+    some = np.concatenate([here, np.arange(600)])
+    for _ in range(10):
+        shard.find(often)
+
+    done = fetch(shard, some)
+    assert done.brought > 400
+    assert done.left == 0
+    before = shard.cold.read
+    shard.find(some)
+
+    assert shard.cold.read == before
+
+
 def test_at_most_half_of_memory_waits_for_its_use(folders: Folders) -> None:
     _, shard = pair(TABLES["plain"], folders)
     shard.create(np.arange(5 * ROWS_IN_MEMORY))
