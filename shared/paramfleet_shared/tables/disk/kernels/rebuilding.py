@@ -1,7 +1,8 @@
 """Pages made anew out of former ones and of rows that changed, or changed as they are.
 
-To make them anew serves merges, splits of pages and their contraction: every row of the former
-pages goes to where the hash says now. n = pages to be made, E = rows they get.
+To make them anew serves splits of pages, their contraction, and merges that need another
+overflow page: every row of the former pages goes to where the hash says now. n = pages to be
+made, E = rows they get.
 """
 
 from typing import Any, NamedTuple
@@ -26,6 +27,7 @@ __all__ = [
     "REMOVED",
     "Buckets",
     "Changes",
+    "change_rows",
     "collect",
     "count_rows",
     "emit",
@@ -127,6 +129,116 @@ def put_rows(
             at += 1
         words[start + WRITER] = np.uint64(writer)
         seal(words, start, form)
+
+
+@kernel
+def change_rows(
+    images: tuple[NDArray[np.uint64], NDArray[np.uint32]],
+    numbers: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]],
+    form: Form,
+    shape: tuple[int, int],
+    changes: Changes,
+    writer: int,
+) -> tuple[int, bool]:
+    """Change, add and remove rows where pages have room; all of the pages are the batch's then.
+
+    Where one hasn't, or a page with overflow pages loses a row, it stops: the pages have a part
+    of the changes then, and are to be made anew with all of them.
+
+    Args:
+        images: Pages, and their overflow pages behind them, as words of 64 and of 32 bits.
+        numbers: Of the pages, sorted; of the overflow pages, sorted; and where each of these is
+            among the images.
+        form: Of all pages.
+        shape: (groups, pages).
+        changes: Of keys that belong to these pages, sorted by pages.
+        writer: The batch.
+
+    Returns:
+        By how many rows there are more, and whether all changes are done.
+    """
+    words, halves = images
+    own = numbers[0]
+    more, at = 0, 0
+    for k in range(changes.keys.size):
+        key, number = changes.keys[k], changes.numbers[k]
+        home = page_of(mix(key ^ form.salt), shape[0], shape[1])
+        while own[at] != home:
+            at += 1
+        image, place, room = _locate(words, numbers, at, key, form)
+        if number >= 0 and place == 0:
+            if room < 0:
+                return more, False
+            image, place = room, _add_key(words, room, key, form)
+            more += 1
+        if number >= 0:
+            _copy(halves, _row(image, place, form), changes.rows[number], 0, form)
+        elif place:
+            if words[at * form.page_words + COUNT] >> _32:
+                return more, False
+            _drop(words, halves, image, place, form)
+            more -= 1
+    for image in range(own.size + numbers[1].size):
+        words[image * form.page_words + WRITER] = np.uint64(writer)
+        seal(words, image * form.page_words, form)
+    return more, True
+
+
+@inlined
+def _locate(words: Any, numbers: Any, image: Any, key: Any, form: Any) -> Any:
+    """Look for a key on a page and its overflow pages.
+
+    Returns:
+        The image and the place of its row, from 1, or 0 if it has none; then also the first
+        image with room for it, or -1.
+    """
+    _own, extra, places = numbers
+    room, place = -1, 0
+    while True:
+        start = image * form.page_words
+        count = np.int64(words[start + COUNT] & _LOW)
+        for i in range(count):  # in vectors: no way out of it
+            place += (i + 1) * (words[start + HEADER_WORDS + i] == key)
+        if room < 0 and count < form.holds:
+            room = image
+        following = np.int64(words[start + COUNT] >> _32)
+        if place or following == 0:
+            return image, place, room
+        image = places[_place_in(extra, following - 1)]
+
+
+@inlined
+def _add_key(words: Any, image: Any, key: Any, form: Any) -> Any:
+    """Put a key behind the others of an image that has room; return its place, from 1."""
+    start = image * form.page_words
+    place = np.int64(words[start + COUNT] & _LOW) + 1
+    words[start + HEADER_WORDS + place - 1] = key
+    words[start + COUNT] += np.uint64(1)
+    return place
+
+
+@inlined
+def _drop(words: Any, halves: Any, image: Any, place: Any, form: Any) -> None:
+    """Remove a row of an image: the last one takes its place."""
+    start = image * form.page_words
+    last = np.int64(words[start + COUNT] & _LOW)
+    words[start + HEADER_WORDS + place - 1] = words[start + HEADER_WORDS + last - 1]
+    words[start + COUNT] -= np.uint64(1)
+    _copy(halves, _row(image, place, form), halves, _row(image, last, form), form)
+
+
+@inlined
+def _row(image: Any, place: Any, form: Any) -> Any:
+    """Return where the row at a place, from 1, is, in words of 32 bits."""
+    start = image * form.page_words + HEADER_WORDS + form.holds
+    return 2 * start + (place - 1) * form.pitch
+
+
+@inlined
+def _copy(target: Any, to: Any, source: Any, start: Any, form: Any) -> None:
+    """Copy a row."""
+    for c in range(form.pitch):
+        target[to + c] = source[start + c]
 
 
 @kernel

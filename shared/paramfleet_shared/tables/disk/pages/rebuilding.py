@@ -12,6 +12,7 @@ from paramfleet_shared.tables.disk.kernels.pages import COUNT, OVERFLOW_FILE, WO
 from paramfleet_shared.tables.disk.kernels.rebuilding import (
     Buckets,
     Changes,
+    change_rows,
     collect,
     count_rows,
     emit,
@@ -126,10 +127,9 @@ class Pages:
             TierFullError: if there is no room; nothing was changed.
             TierFailedError: if the system refuses to write.
         """
-        geometry = self._files.state.geometry
         num_parts = 1 if self._files.survives else _PARTS
         if numbers.size < num_parts:
-            self._replace(numbers, numbers, geometry, changes_of(numbers))
+            self._change(self.load(numbers), changes_of(numbers))
             return
         parts = np.array_split(numbers, num_parts)
         if self._readers is None:
@@ -144,10 +144,41 @@ class Pages:
                 if part is not parts[-1]:
                     readers[1 - at % 2].begin(parts[at + 1])
                 changes = changes_of(part)
-                self._exchange(reader.loaded(), part, geometry, changes)
+                self._change(reader.loaded(), changes)
         finally:
             for reader in readers:
                 reader.forget()
+
+    def _change(self, loaded: Loaded, changes: Changes) -> None:
+        """Change rows of pages where they are, or make the pages anew if one lacks room.
+
+        Raises:
+            TierFullError: if there is no room; nothing was changed.
+            TierFailedError: if the system refuses.
+        """
+        files, state, words = self._files, self._files.state, loaded.words
+        order = np.argsort(loaded.extra)
+        numbers = (loaded.numbers, loaded.extra[order], loaded.numbers.size + order)
+        shape = (state.groups, state.pages)
+        images = (words, words.view(np.uint32))
+        batch = state.batch + 1
+        more, is_done = change_rows(images, numbers, files.form, shape, changes, batch)
+        if is_done:
+            self._commit(loaded, replace(state, batch=batch, rows=state.rows + more))
+        else:
+            self._exchange(loaded, loaded.numbers, state.geometry, changes, more)
+
+    def _commit(
+        self, loaded: Loaded, state: TierState, transfers: Transfers | None = None
+    ) -> None:
+        """Write pages back that have changed where they are.
+
+        Raises:
+            TierFullError: if there is no room for the journal; nothing was changed on disk.
+            TierFailedError: if the system refuses.
+        """
+        tags = np.concatenate([loaded.numbers, loaded.extra + OVERFLOW_FILE])
+        self._files.commit(Batch(state, tags, loaded.words), transfers)
 
     def overwrite(
         self,
@@ -172,8 +203,7 @@ class Pages:
         state = replace(files.state, batch=files.state.batch + 1)
         images = (words, words.view(np.uint32))
         put_rows(images, loaded.num, files.form, (rows, is_changed), state.batch)
-        tags = np.concatenate([loaded.numbers, loaded.extra + OVERFLOW_FILE])
-        files.commit(Batch(state, tags, words), transfers)
+        self._commit(loaded, state, transfers)
 
     def regroup(self, step: Regrouping) -> None:
         """Expand or contract groups.
@@ -264,6 +294,7 @@ class Pages:
         numbers: NDArray[np.int64],
         geometry: Geometry,
         changes: Changes,
+        more: int = 0,
     ) -> None:
         """Make pages out of others, and replace them: all of them, whatever happens, or none.
 
@@ -272,6 +303,7 @@ class Pages:
             numbers: Of the pages, sorted.
             geometry: Which there are from now on.
             changes: Of keys of these pages.
+            more: By how many rows the others have more than on disk.
 
         Raises:
             TierFullError: if there is no room; nothing was changed.
@@ -286,7 +318,7 @@ class Pages:
             np.empty(room, np.uint64),
             np.empty(room, np.int64),
         )
-        more, needed = collect(
+        others, needed = collect(
             words, num, form, (numbers, (geometry.groups, geometry.pages)), changes, buckets
         )
         extra, free, state = self._extra_numbers(np.sort(loaded.extra), needed)
@@ -298,7 +330,7 @@ class Pages:
             batch=state.batch + 1,
             groups=geometry.groups,
             pages=geometry.pages,
-            rows=state.rows + more,
+            rows=state.rows + more + others,
         )
         emit(
             words.view(np.uint32),

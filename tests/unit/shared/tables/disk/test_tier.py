@@ -104,6 +104,36 @@ def test_pages_come_with_rows_and_go_with_them(tmp_path: Path) -> None:
     tier.close()
 
 
+def test_rows_that_are_there_are_merged_where_they_are(tmp_path: Path) -> None:
+    rng, tier = np.random.default_rng(8), opened(tmp_path, WIDE)
+    keys = rng.permutation(4_000).astype(np.uint64)
+    tier.put(keys, some_rows(rng, keys.size, WIDE))
+    tier.merge()
+    places = np.concatenate([keys for keys, _ in tier.iterate()])
+    before = tier.stats()
+    assert before.overflow_pages > 0
+
+    values = some_rows(rng, keys.size, WIDE)
+    tier.put(keys, values)
+    tier.merge()
+
+    assert np.concatenate([keys for keys, _ in tier.iterate()]).tolist() == places.tolist()
+    rows: Rows = {}
+    note(rows, keys, values)
+    check(tier, rows, np.arange(4_000, 4_100, dtype=np.uint64))
+    gone = keys[:1_000]
+    tier.remove(gone)
+    forget(rows, gone)
+    new = np.arange(30_000, 30_600, dtype=np.uint64)
+    values = some_rows(rng, new.size, WIDE)
+    tier.put(new, values)
+    note(rows, new, values)
+    tier.merge()
+    assert tier.stats().merged_rows == len(rows)
+    check(tier, rows, gone)
+    tier.close()
+
+
 def test_keys_of_any_shape_spread_over_the_pages(tmp_path: Path) -> None:
     tier = opened(tmp_path)
     ramp = np.arange(4_000, dtype=np.uint64)
