@@ -11,12 +11,16 @@ import numpy as np
 
 from paramfleet_shared.errors import UnavailableError
 from paramfleet_shared.tables.disk.kernels.policies import BLOCK, halve
+from paramfleet_shared.tables.disk.pages.ranges import END, KeyRange
 from paramfleet_shared.tables.disk.shards.residency import Residency
 from paramfleet_shared.tables.disk.tier import DiskTier, TierOptions
 from paramfleet_shared.tables.kernels.basics.readiness import alone
 from paramfleet_shared.tables.rows.layout import VALUE, ColumnSpec, RowLayout
 
 __all__ = ["main", "warm_disk"]
+
+_ROWS = 2000
+"""More than the pages of a new tier hold, which are divided for them."""
 
 
 def warm_disk() -> None:
@@ -25,16 +29,24 @@ def warm_disk() -> None:
     It writes a tier of a few rows to the folder for temporary files.
     """
     layout = RowLayout((ColumnSpec(VALUE, 1),))
-    keys, rows = np.arange(3, dtype=np.uint64), np.zeros((3, 1), np.uint32)
+    keys = np.arange(_ROWS, dtype=np.uint64)
+    rows = np.zeros((_ROWS, 1), np.uint32)
     with tempfile.TemporaryDirectory(prefix="paramfleet-tier-") as folder:
         for engine in ("auto", "threads"):
             tier = DiskTier(Path(folder), layout, TierOptions(engine=engine))
-            tier.put(keys, rows)
-            tier.read(keys)
-            tier.merge()
+            for _ in range(2):
+                tier.put(keys[:3], rows[:3])
             tier.read(keys)
             list(tier.iterate())
+            tier.merge()
+            tier.put(keys, rows)
+            tier.merge()
+            tier.read(keys)
+            tier.sweep(lambda keys, _rows: np.ones(keys.size, np.bool_))
+            list(tier.iterate())
             tier.close()
+    KeyRange.of(0, END, 1).find(keys)
+    keys = keys[:3].copy()
     residency = Residency(3)
     residency.enter(np.arange(3))
     residency.touch(keys, np.arange(3), (np.zeros(3, np.uint8), 1, np.zeros(0, np.uint8)))
