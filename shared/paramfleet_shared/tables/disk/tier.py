@@ -45,6 +45,10 @@ __all__ = ["MAX_ROW_BYTES", "DiskTier", "TierOptions", "TierStats"]
 _OTHER_STEPS = 8
 """Of a merge, about, beside those for pages and portions."""
 
+_SPREAD = 7 / 8
+"""Over so much of what may come meanwhile a merge is spread: calls wait for little of it each,
+and none for all that is left of it when the log is full."""
+
 MAX_ROW_BYTES = 1 << 14
 """A page of 64 KiB holds three such rows."""
 
@@ -305,14 +309,14 @@ class DiskTier:
     def keys_per_step(self) -> int:
         """Return for how many logged keys one ``merge_step`` is enough.
 
-        Then a merge is done when half of what may come meanwhile has come, where the frozen
-        keys are on different pages with as many between them, or on all pages.
+        Then a merge is done when ``_SPREAD`` of what may come meanwhile has come, where the
+        frozen keys are on different pages with as many between them, or on all pages.
         """
         files, log = self._ready()
         frozen = 2 * log.entries_meanwhile
         pages = min(2 * frozen, files.state.pages + frozen // files.form.holds)
         steps = pages // self._pages.most + PORTIONS + _OTHER_STEPS
-        return max(1, log.entries_meanwhile // 2 // steps)
+        return max(1, int(_SPREAD * log.entries_meanwhile) // steps)
 
     def merge_step(self) -> bool:
         """Merge for some ten milliseconds of disk; begin if no merge is under way.

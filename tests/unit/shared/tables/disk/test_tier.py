@@ -27,6 +27,7 @@ from paramfleet_shared.tables.disk.errors import (
     TierInUseError,
     TierLateError,
 )
+from paramfleet_shared.tables.disk.pages import rebuilding
 from paramfleet_shared.tables.disk.tier import DiskTier, TierOptions
 from paramfleet_shared.tables.memory.shapes import RowShapeError
 from paramfleet_shared.tables.rows.layout import VALUE, ColumnSpec, RowLayout
@@ -131,6 +132,30 @@ def test_rows_that_are_there_are_merged_where_they_are(tmp_path: Path) -> None:
     tier.merge()
     assert tier.stats().merged_rows == len(rows)
     check(tier, rows, gone)
+    tier.close()
+
+
+def test_merges_are_spread_over_what_comes_meanwhile_and_done_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rebuilding, "BATCH_BYTES", 2 * 4096)
+    rng = np.random.default_rng(9)
+    tier = DiskTier(tmp_path, LAYOUT, TierOptions(memory_bytes=1, system=ScratchSystem()))
+    values = some_rows(rng, 20_000, LAYOUT)
+    tier.write_back(np.arange(20_000, dtype=np.uint64), values)
+    num_calls, num_merging = 600, 0
+    for _ in range(num_calls):
+        some = rng.choice(20_000, 20, replace=False)
+        before = tier.stats().batches
+        tier.put(some.astype(np.uint64), values[some])
+        assert tier.stats().batches == before, "no put had to merge"
+        steps = -(-some.size // tier.keys_per_step)
+        num_merging += tier.wants_merge
+        while steps and tier.wants_merge:
+            tier.merge_step()
+            steps -= 1
+
+    assert 0.26 < num_merging / num_calls < 0.6
     tier.close()
 
 
