@@ -54,7 +54,7 @@ class Verdict:
         console.leave_tracebacks()
         cause, brief = self.reason, self._brief
         if not cause and self.how.startswith("("):
-            cause = f"{self.who}: {as_reason(self.how[1:-1])}"
+            cause = as_reason(f"{self.who} {self.how}")
         if cause:
             console.fail(f"error: {cause}")
         console.fail((self.full if console.shows_all else brief) + stopping)

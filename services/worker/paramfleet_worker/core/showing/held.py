@@ -14,7 +14,7 @@ HELD_S = 2.0
 
 
 class HeldTracebacks:
-    """Takes lines and gives them back."""
+    """Takes lines and gives them back; one thread may take while another asks for them."""
 
     def __init__(self) -> None:
         self._ones: dict[ProcessName, _Held] = {}
@@ -46,7 +46,7 @@ class HeldTracebacks:
 
     def all_released(self) -> list[tuple[ProcessName, list[bytes]]]:
         """Give back everything."""
-        return [(name, self.released(name)) for name in self._ones]
+        return [(name, self.released(name)) for name in list(self._ones)]
 
     def old(self, now: float) -> list[tuple[ProcessName, list[bytes]]]:
         """Give back what has been held for ``HELD_S``, as far as these calls have seen it.
@@ -55,7 +55,7 @@ class HeldTracebacks:
             now: Seconds of a clock that never goes back.
         """
         given = []
-        for name, one in self._ones.items():
+        for name, one in list(self._ones.items()):
             if not one.lines:
                 continue
             if one.since is None:
@@ -68,7 +68,7 @@ class HeldTracebacks:
         """Leave tracebacks out, from now on; give back the other lines that were held."""
         self._drops = True
         given = []
-        for name, one in self._ones.items():
+        for name, one in list(self._ones.items()):
             given.append((name, [line for line, is_traceback in one.lines if not is_traceback]))
             one.lines.clear()
         return given
