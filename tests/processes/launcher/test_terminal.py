@@ -137,7 +137,7 @@ def test_the_result_has_the_last_step_that_was_taken(tmp_path: Path, preamble: s
 
     assert seen.code == 0, seen.plain
     last = (
-        r"finished after 0:\d\d: step 600 of 600, loss 0\.2500, staleness 0, sync; logs in log"
+        r"finished after 0:\d\d: step 600 of 600, loss 0\.2500, sync; logs in log"
     )
     assert re.fullmatch(last, seen.lines[-1]), seen.lines
 
