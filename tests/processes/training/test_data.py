@@ -64,7 +64,7 @@ def test_a_worker_that_dies_ends_the_shuffle_of_the_others(jobs: Any, files: lis
 
     assert ended.codes["worker1"] == -signal.SIGKILL
     assert ended.codes["worker0"] == ended.codes["worker2"] == 1
-    assert "JobFailedError" in ended.logs["worker0"], ended.story()
+    assert "worker.job_failed" in ended.logs["worker0"], ended.story()
     assert "worker 1" in ended.logs["worker0"], ended.story()
 
 
