@@ -136,9 +136,7 @@ def test_the_result_has_the_last_step_that_was_taken(tmp_path: Path, preamble: s
     seen = at_terminal(tmp_path, preamble, ENDS_AT_ONCE)
 
     assert seen.code == 0, seen.plain
-    last = (
-        r"finished after 0:\d\d: step 600 of 600, loss 0\.2500, sync; logs in log"
-    )
+    last = r"finished after 0:\d\d: step 600 of 600, loss 0\.2500, sync; logs in log"
     assert re.fullmatch(last, seen.lines[-1]), seen.lines
 
 
