@@ -33,7 +33,7 @@ CHECKPOINT_KEYS: dict[str, Key] = {
         minimum=1,
         maximum=10_000,
         meaning="Number of checkpoints to keep; older ones are removed when a new one is "
-        "complete.",
+        "complete. Those that were there before a training that begins at step 0 stay.",
     ),
     "dirname": Key(
         kind=str,

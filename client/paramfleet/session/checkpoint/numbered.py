@@ -11,6 +11,7 @@ import logging
 import os
 import secrets
 import shutil
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,7 +37,7 @@ from paramfleet_shared.checkpoint.numbering import (
 from paramfleet_shared.files.addresses import Address
 from paramfleet_shared.files.folders import FolderNameError
 
-__all__ = ["begin_numbered", "clear_left", "end_numbered", "newest_in"]
+__all__ = ["begin_numbered", "clear_left", "complete_in", "end_numbered", "newest_in"]
 
 LATEST = "latest"
 
@@ -81,7 +82,17 @@ def begin_numbered(folder: Path, *, step: int) -> Path:
     return folder / numbered_name(number + 1, step=step)
 
 
-def end_numbered(checkpoint: Path, *, keep: int) -> None:
+def complete_in(folder: Path) -> frozenset[str]:
+    """Return the names of the checkpoints in a folder; none where it can't be listed."""
+    try:
+        return frozenset(each.path.name for each in filter(_is_complete, _numbered(folder)))
+    except OSError:  # then none can be removed, either
+        return frozenset()
+
+
+def end_numbered(
+    checkpoint: Path, *, keep: int, spared: AbstractSet[str] = frozenset()
+) -> None:
     """Point to a new checkpoint, and remove old ones; failures are logged.
 
     None is removed that ``latest`` might still point to.
@@ -89,11 +100,12 @@ def end_numbered(checkpoint: Path, *, keep: int) -> None:
     Args:
         checkpoint: The new one.
         keep: How many of the newest stay.
+        spared: Names of others that stay, such as those of another run.
     """
     folder = checkpoint.parent
     try:
         if isinstance(folder, Address):  # has no links: the newest is the one with the highest
-            _remove_old(folder, keep)
+            _remove_old(folder, keep, spared)
             return
         pointer = folder / f".{LATEST}.{secrets.token_hex(4)}"
         pointer.symlink_to(checkpoint.name, target_is_directory=True)
@@ -105,13 +117,14 @@ def end_numbered(checkpoint: Path, *, keep: int) -> None:
         facts = {"folder": str(folder), "reason": str(error)}
         log.warning("worker.checkpoint_pointer_failed", extra=facts)
         return
-    _remove_old(folder, keep)
+    _remove_old(folder, keep, spared)
 
 
-def _remove_old(folder: Path, keep: int) -> None:
+def _remove_old(folder: Path, keep: int, spared: AbstractSet[str]) -> None:
     """Remove those that neither stay nor are built on; none if that can't be found out."""
     try:
-        complete = [each.path for each in filter(_is_complete, _numbered(folder))]
+        found = [each.path for each in filter(_is_complete, _numbered(folder))]
+        complete = [path for path in found if path.name not in spared]
         needed = {name for path in complete[-keep:] for name in folders_of(path)}
     except (ManifestError, OSError) as error:
         facts = {"folder": str(folder), "reason": str(error)}

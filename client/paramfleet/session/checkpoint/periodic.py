@@ -5,13 +5,19 @@ Worker 0 begins them between two of its steps, in gpubox between two passes, in 
 next is tried at its time. One that is due while another is on its way comes after it.
 """
 
+import logging
 from functools import partial
 from pathlib import Path
 
 from paramfleet.config.plans.checkpoints import CheckpointPlan
 from paramfleet.session.checkpoint.background import Outcome, not_begun
 from paramfleet.session.checkpoint.job_save import Chain
-from paramfleet.session.checkpoint.numbered import begin_numbered, clear_left, end_numbered
+from paramfleet.session.checkpoint.numbered import (
+    begin_numbered,
+    clear_left,
+    complete_in,
+    end_numbered,
+)
 from paramfleet.session.checkpoint.saving import Saving
 from paramfleet.session.session import Session
 from paramfleet_shared.checkpoint.increments import Base
@@ -20,6 +26,13 @@ from paramfleet_shared.files.addresses import place_of
 from paramfleet_shared.system.clock import Clock
 
 __all__ = ["PeriodicCheckpoints"]
+
+log = logging.getLogger(__name__)
+
+_REMEDY = (
+    "they stay, and don't count for keep; to continue from the newest start with --resume, or "
+    "give strategy.checkpoint_configs another dirname"
+)
 
 
 class PeriodicCheckpoints:
@@ -42,6 +55,8 @@ class PeriodicCheckpoints:
         """The newest one that is written, if changes are marked since."""
         self._num_increments = 0
         """How many followed the last whole one."""
+        self._spared: frozenset[str] = frozenset()
+        """Checkpoints of another run in the folder, by name: they stay."""
 
     def look(self) -> None:
         """Begin a checkpoint if it is time; called between two steps, costs little else.
@@ -61,6 +76,7 @@ class PeriodicCheckpoints:
             self._began_step = step - 1  # between the first step and the next
             if self._session.is_first_worker():
                 clear_left(place_of(plan.dirname), owner=self._saving.owner)
+                self._spare_others(plan)
         self._began_step = min(self._began_step, step)  # a load may lead back
         if not self._session.is_first_worker() or not self._is_due(plan, step):
             return
@@ -68,6 +84,16 @@ class PeriodicCheckpoints:
             return
         self._begin(plan, step=step)
         self._began_at, self._began_step = self._clock.monotonic(), step
+
+    def _spare_others(self, plan: CheckpointPlan) -> None:
+        """Let checkpoints stay that were there before a training that begins at step 0."""
+        if self._began_step:
+            return
+        self._spared = complete_in(place_of(plan.dirname))
+        if self._spared:
+            count = len(self._spared)
+            facts = {"folder": plan.dirname, "checkpoints": count, "remedy": _REMEDY}
+            log.warning("worker.checkpoints_of_another_run", extra=facts)
 
     def _is_due(self, plan: CheckpointPlan, step: int) -> bool:
         if plan.every_steps is not None and step - self._began_step >= plan.every_steps:
@@ -98,7 +124,7 @@ class PeriodicCheckpoints:
     ) -> None:
         """Point to a checkpoint that is written; the thread that wrote it calls it."""
         if not done["error"]:
-            end_numbered(checkpoint, keep=plan.keep)
+            end_numbered(checkpoint, keep=plan.keep, spared=self._spared)
             if chain is not None:
                 self._base = Base(save=chain.save, folder=checkpoint.name)
                 self._num_increments = self._num_increments + 1 if done["incremental"] else 0

@@ -100,12 +100,41 @@ def test_a_later_run_goes_on_counting_and_clears_what_was_left_half_written(
     later = Training(every_s=1, keep=2, dirname=str(tmp_path))
     later.steps(2)
 
-    assert names(tmp_path) == [
-        ".of-somebody-else.partial", "000003-step-4", "000004-step-2", "latest",
-    ]  # fmt: skip
+    others = [".of-somebody-else.partial", "000002-step-3", "000003-step-4"]
+    assert names(tmp_path) == [*others, "000004-step-2", "latest"]
     left(tmp_path / ".000004-step-2.0123abcd.partial")  # a compact that was killed meanwhile
     later.steps(1)
-    assert names(tmp_path)[:2] == [".of-somebody-else.partial", "000004-step-2"]
+    assert names(tmp_path) == [*others, "000004-step-2", "000005-step-3", "latest"]
+
+
+def test_a_training_from_nothing_removes_no_checkpoint_of_another_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Training(every_s=1, keep=2, dirname=str(tmp_path)).steps(4)
+    assert not caplog.records
+
+    Training(every_s=1, keep=2, dirname=str(tmp_path)).steps(5)
+
+    assert [name for name in names(tmp_path) if name != "latest"] == [
+        "000002-step-3", "000003-step-4", "000006-step-4", "000007-step-5",
+    ]  # fmt: skip
+    (said,) = caplog.records
+    assert said.getMessage() == "worker.checkpoints_of_another_run"
+    facts = vars(said)
+    assert (facts["folder"], facts["checkpoints"]) == (str(tmp_path), 2)
+    assert "--resume" in facts["remedy"]
+
+
+def test_a_training_that_continues_removes_those_that_it_continues_from(tmp_path: Path) -> None:
+    Training(every_s=1, keep=2, dirname=str(tmp_path)).steps(4)
+
+    again = Training(every_s=1, keep=2, dirname=str(tmp_path))
+    again.optimizer.num_steps = 4  # as of a resume
+    again.steps(3)
+
+    assert [name for name in names(tmp_path) if name != "latest"] == [
+        "000004-step-6", "000005-step-7",
+    ]  # fmt: skip
 
 
 def test_saves_that_are_numbered_clear_what_none_is_writing(tmp_path: Path) -> None:
@@ -176,13 +205,14 @@ def test_a_manifest_with_a_time_of_no_year_in_utc_is_told_and_ends_nothing(
     document["written_at"] = "0001-01-01T00:00:00+14:00"
     (planted / "manifest.json").write_text(json.dumps(document))
     training = Training(every_s=1, keep=2, dirname=str(tmp_path))
+    training.optimizer.num_steps = 2  # as of a resume
 
     training.steps(2)
 
-    assert names(tmp_path) == ["000007-step-2", "000008-step-2", "latest"]
+    assert names(tmp_path) == ["000007-step-2", "000008-step-4", "latest"]
     assert "worker.checkpoint_not_removed" in caplog.text
     training.steps(1)
-    assert names(tmp_path) == ["000008-step-2", "000009-step-3", "latest"]
+    assert names(tmp_path) == ["000008-step-4", "000009-step-5", "latest"]
 
 
 def test_every_so_many_steps_one_is_written_into_the_folder_by_its_other_name(
