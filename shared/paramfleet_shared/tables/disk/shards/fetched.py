@@ -25,6 +25,9 @@ SLICE_S = 0.005
 _PATIENCE = 2
 """A row that nobody uses waits until so many times as many others came as fit into memory."""
 
+_LEAST_REMEMBERED = 4096
+"""So many rows of requests are remembered without a look at which of them wait."""
+
 _FIRST, _LEAST, _MOST = 64, 8, 2048
 
 NONE_WAITS = np.zeros(0, np.uint8)
@@ -44,9 +47,16 @@ class FetchedRows:
         self._cold = cold
         self._asked: deque[tuple[NDArray[np.int64], int]] = deque()
         """Slots in the order in which they were asked for, and how many rows had come then."""
+        self._num_remembered = 0
+        """Rows of all that were asked for."""
         self._num_waiting = 0
         self._num_brought = 0
         """Those of them that came for it."""
+
+    @property
+    def num_remembered(self) -> int:
+        """Return how many rows of requests are remembered; little more than wait."""
+        return self._num_remembered
 
     @property
     def waiting(self) -> NDArray[np.uint8]:
@@ -65,7 +75,9 @@ class FetchedRows:
             capacity: Rows that fit.
         """
         while self._asked and num_came - self._asked[0][1] > _PATIENCE * capacity:
-            self._let_go(self._asked.popleft()[0])
+            slots = self._asked.popleft()[0]
+            self._num_remembered -= slots.size
+            self._let_go(slots)
 
     def note_brought(self, slots: NDArray[np.int64], num_came: int) -> None:
         """Note rows that came for later: int64 [n], each once.
@@ -75,8 +87,8 @@ class FetchedRows:
             num_came: As of ``age``.
         """
         self._waits[slots] = BROUGHT
-        self._asked.append((slots, num_came))
         self._num_waiting += slots.size
+        self._remember(slots, num_came)
         self._num_brought += slots.size
         self._cold.prefetched += slots.size
 
@@ -91,8 +103,8 @@ class FetchedRows:
         room = max(0, int(capacity * MOST_WAITING) - self._num_waiting)
         new = each_once(slots[self._waits[slots] == 0])[:room]
         self._waits[new] = FOUND
-        self._asked.append((new, num_came))
         self._num_waiting += new.size
+        self._remember(new, num_came)
 
     def note_used(self, num: int, num_brought: int) -> None:
         """Note that so many rows were used, and wait no more by ``waiting``.
@@ -109,6 +121,27 @@ class FetchedRows:
         if self._num_waiting:
             self._let_go(slots)
 
+    def _remember(self, slots: NDArray[np.int64], num_came: int) -> None:
+        """Note what was asked for; used rows are forgotten once they are most of all."""
+        if slots.size:
+            self._asked.append((slots, num_came))
+            self._num_remembered += slots.size
+        if self._num_remembered > 2 * self._num_waiting + _LEAST_REMEMBERED:
+            self._forget_used()
+
+    def _forget_used(self) -> None:
+        """Forget rows that wait no more, and of those that do all requests but the last."""
+        slots = np.concatenate([each for each, _ in self._asked])
+        request = np.repeat(np.arange(len(self._asked)), [each.size for each, _ in self._asked])
+        waits = np.flatnonzero(self._waits[slots] != 0)[::-1]  # the last request first
+        last = waits[np.unique(slots[waits], return_index=True)[1]]
+        asked = list(self._asked)
+        self._asked.clear()
+        for number in each_once(request[last]).tolist():
+            own = slots[last[request[last] == number]]
+            self._asked.append((own, asked[number][1]))
+        self._num_remembered = last.size
+
     def _let_go(self, slots: NDArray[np.int64]) -> None:
         """Let rows wait no more."""
         waited = each_once(slots[self._waits[slots] != 0])
@@ -121,6 +154,7 @@ class FetchedRows:
         self._num_brought -= num_brought
         if not self._num_waiting:
             self._asked.clear()
+            self._num_remembered = 0
 
 
 class FetchSlice:
