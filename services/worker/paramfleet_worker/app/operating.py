@@ -6,6 +6,7 @@ import ssl
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,9 @@ __all__ = [
 ]
 
 _TIMEOUT_S = 10.0
+
+_MOST_REASON_BYTES = 1 << 16
+"""Of the answer of a refusal."""
 
 _SAY_WHO = (
     "; say who asks with --token-file or PARAMFLEET_SECRET_FILE, or ask as the user who "
@@ -99,13 +103,13 @@ class Operator:
             ) as answer:
                 return json.loads(answer.read())
         except urllib.error.HTTPError as refusal:
-            with refusal:
-                reason = _reason_of(refusal.read())
+            reason = _reason_of(refusal)
             if refusal.code in {401, 403} and not self.token:
                 reason += _SAY_WHO
             raise AdminRefusedError(url=url, status=refusal.code, reason=reason) from refusal
-        except (OSError, ValueError) as error:
-            raise AdminUnreachableError(url=url, reason=str(error)) from error
+        except (OSError, ValueError, HTTPException, RecursionError) as error:
+            reason = str(error) or type(error).__name__
+            raise AdminUnreachableError(url=url, reason=reason) from error
 
 
 def context_of(settings: JobSettings) -> ssl.SSLContext | None:
@@ -177,10 +181,13 @@ def read_token(token: str | None, file: Path | None) -> str:
     return token or ""
 
 
-def _reason_of(body: bytes) -> str:
+def _reason_of(refusal: urllib.error.HTTPError) -> str:
     """Return the sentence in an error's answer."""
+    body = b""
     try:
+        with refusal:
+            body = refusal.read(_MOST_REASON_BYTES)
         said = json.loads(body)["error"]["message"]
-    except (ValueError, KeyError, TypeError):
+    except (OSError, HTTPException, RecursionError, ValueError, KeyError, TypeError):
         return body.decode(errors="replace")[:200] or "refused"
     return str(said)

@@ -322,12 +322,15 @@ def _are_one(out: BinaryIO, err: BinaryIO) -> bool:
 
 
 def _write(stream: BinaryIO | None, data: bytes) -> BinaryIO | None:
-    """Write now; return None once no process reads the output. The logs are still written."""
+    """Write now; return None once no process reads the output, or its disk is full.
+
+    The logs are still written.
+    """
     if stream is None:
         return None
     try:
         stream.write(data)
         stream.flush()
-    except BrokenPipeError:
+    except OSError:
         return None
     return stream

@@ -3,6 +3,8 @@
 import logging
 import os
 import shutil
+import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -280,6 +282,48 @@ def test_compiling_ends_with_whoever_waits_for_it() -> None:
         assert process.poll() is None
 
     assert process.poll() is not None
+
+
+def test_a_compilation_that_stands_still_is_ended_too() -> None:
+    with compiling() as process:
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+
+    assert process.poll() == -signal.SIGKILL
+
+
+def test_kernels_that_a_loose_umask_leaves_open_are_in_a_closed_folder(tmp_path: Path) -> None:
+    kept = tmp_path / "given" / "kernels"
+    program = (
+        "import os; os.umask(0)\n"
+        "from paramfleet_shared.tables.kernels.basics import compiled\n"
+        "print(compiled._FOLDERS[0]); print(oct(os.umask(0)))"
+    )
+    environment = {**read_environment(), "NUMBA_CACHE_DIR": str(kept)}
+
+    said = subprocess.check_output(
+        tied([sys.executable, "-c", program]), env=environment, text=True
+    )
+
+    folder, umask = said.split()
+    assert Path(folder).parent == kept
+    assert [
+        stat.S_IMODE(path.stat().st_mode) for path in (Path(folder), kept, kept.parent)
+    ] == [0o700] * 3
+    assert umask == "0o0", "the process's own is as it was"
+
+
+def test_a_folder_of_kernels_that_is_a_link_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "kernels"))
+    (folder,) = kernel_folders()
+    (tmp_path / "own").mkdir()
+    folder.parent.mkdir()
+    folder.symlink_to(tmp_path / "own")
+
+    with pytest.raises(UnsafeKernelsError, match="is a link"):
+        kernel_folders()
 
 
 def test_a_folder_of_others_keeps_no_kernels(

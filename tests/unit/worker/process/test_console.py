@@ -1,5 +1,6 @@
 """What a launcher shows, and where."""
 
+import errno
 import io
 import itertools
 import os
@@ -26,8 +27,14 @@ class Terminal(io.BytesIO):
 
 
 class Closed(io.BytesIO):
+    """No process reads it, or its disk is full."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self._number = number
+
     def write(self, data: object) -> int:
-        raise BrokenPipeError
+        raise OSError(self._number, os.strerror(self._number))
 
 
 def test_results_go_to_stdout_as_they_are_and_lines_to_stderr_with_a_label() -> None:
@@ -92,8 +99,9 @@ def test_labels_are_coloured_on_a_terminal_only(
     assert err.getvalue() == shown
 
 
-def test_a_reader_that_went_away_stops_the_showing_and_nothing_else() -> None:
-    out, err = Closed(), io.BytesIO()
+@pytest.mark.parametrize("number", [errno.EPIPE, errno.ENOSPC, errno.EIO])
+def test_an_output_that_takes_no_more_stops_the_showing_and_nothing_else(number: int) -> None:
+    out, err = Closed(number), io.BytesIO()
     console = Console(out, err, {})
 
     console.result(b"lost")

@@ -32,6 +32,10 @@ UNCAUGHT = describe_exit(1)
 LAST_OUTPUT_WITHIN_S = 0.3
 """How long the output of a process that ended may take to come through its pipe."""
 
+_NO_STATUS = (FleetError, OSError, ArithmeticError, KeyError, TypeError, ValueError)
+"""What may come of a coordinator that is restarting, or whose answer isn't one. No such thing
+ends a job."""
+
 LOOK_EVERY_S = 0.5
 """Seconds between two looks at how far the job is."""
 
@@ -82,6 +86,7 @@ class Telling:
         self._clock = clock
         self._course = Course(clock.monotonic())
         self._operator: Operator | None = None
+        self._coordinator: HasOutput | None = None
         self._look = asyncio.Event()
         self._published: Mapping[int, Mapping[str, Any]] = {}
         self._verdict: Verdict | None = None
@@ -116,16 +121,17 @@ class Telling:
 
     # -- the middle
 
-    async def page(self, records: JobRecords, coordinator: HasPid) -> None:
+    async def page(self, records: JobRecords, coordinator: HasOutput) -> None:
         """Say where the coordinator's page is, which is elsewhere after each of its starts."""
+        self._coordinator = coordinator
         self._operator = await show_page(self._prepared, records, self._console, coordinator)
 
     async def watch(self) -> None:
         """Show how far the job is, until this is cancelled."""
         while True:
             operator = self._operator
-            if operator is not None:
-                with contextlib.suppress(FleetError, OSError):  # it may be restarting
+            if operator is not None and not self._is_coordinator_gone:
+                with contextlib.suppress(*_NO_STATUS):
                     status = await asyncio.to_thread(operator.get, "status")
                     self._show(status)
             self._console.let_old_go(self._clock.monotonic())
@@ -133,6 +139,11 @@ class Telling:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_EVERY_S):
                     await self._look.wait()
+
+    @property
+    def _is_coordinator_gone(self) -> bool:
+        """Return whether it has ended: its port may be anybody's, who would get our token."""
+        return self._coordinator is not None and self._coordinator.ended
 
     def look(self) -> None:
         """Look at once: a process has ended, and soon nobody answers."""

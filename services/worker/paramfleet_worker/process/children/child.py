@@ -177,12 +177,12 @@ class Child:
                 self._log.write(data)
                 feed(data)
                 return
-            end()
             loop.remove_reader(descriptor)
             stream.close()
             self._open_streams -= 1
             if self._open_streams == 0:
                 self._drained.set()
+            end()
 
         self._open_streams += 1
         loop.add_reader(descriptor, read)

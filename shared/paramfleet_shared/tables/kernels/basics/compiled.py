@@ -7,7 +7,7 @@ import numba
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from paramfleet_shared.tables.kernels.basics.folders import cache_folders
+from paramfleet_shared.tables.kernels.basics.folders import cache_folders, close_to_others
 
 __all__ = ["as_input", "called", "inlined", "kernel", "merged", "uncounted"]
 
@@ -27,6 +27,9 @@ _OF_KERNELS = {**_OPTIONS, "no_cpython_wrapper": True}
 
 
 _FOLDERS = cache_folders(_SETTINGS.CACHE_DIR)
+
+for _folder in _FOLDERS:
+    close_to_others(_folder)
 
 
 def kernel(function: _F) -> _F:

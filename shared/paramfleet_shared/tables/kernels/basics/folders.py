@@ -4,6 +4,7 @@ Known without numba: importing it would be most of a launcher's start, which onl
 there is something to compile.
 """
 
+import contextlib
 import hashlib
 import os
 import stat
@@ -11,7 +12,10 @@ from pathlib import Path
 
 from paramfleet_shared.errors import ContractError
 
-__all__ = ["UnsafeKernelsError", "cache_folders", "kernel_sources"]
+__all__ = ["UnsafeKernelsError", "cache_folders", "close_to_others", "kernel_sources"]
+
+_OTHERS = 0o022
+"""What a umask takes from group and others, so that they can't write."""
 
 
 class UnsafeKernelsError(ContractError):
@@ -64,10 +68,31 @@ def cache_folders(given: str) -> tuple[Path, ...]:
     return (here / "__pycache__" / name, *(() if _reason_against(own) else (own,)))
 
 
+def close_to_others(folder: Path) -> None:
+    """Let nobody else into a folder, where this process makes files that others may write to.
+
+    Kernels are kept with the mode that the umask leaves, and whoever could change one would
+    run code as whoever loads it. So with a loose umask the folder is made here, and closed.
+
+    Args:
+        folder: Of ``cache_folders``; one that can't be made is left to whoever writes.
+    """
+    with contextlib.suppress(OSError):
+        former = os.umask(0o077)
+        try:
+            if former & _OTHERS != _OTHERS:
+                folder.mkdir(parents=True, exist_ok=True)
+                folder.chmod(0o700)
+        finally:
+            os.umask(former)
+
+
 def _reason_against(folder: Path) -> str:
     """Return why somebody else could put a kernel there; empty if nobody can."""
     for path in (folder, folder.parent):
         try:
+            if path == folder and path.is_symlink():
+                return f"{path} is a link"
             found = path.stat()
         except OSError:  # it isn't there yet, or can't be used, which whoever writes finds
             continue

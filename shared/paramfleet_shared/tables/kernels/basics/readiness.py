@@ -62,6 +62,9 @@ STUCK_AFTER_S = 300.0
 _POLL_S = 0.05
 """Seconds between two looks at whether they are compiled."""
 
+_ENDS_WITHIN_S = 1.0
+"""How long a compilation may take to end when it is asked to; nothing is lost then."""
+
 _CONTENT_SINCE = (0, 68)
 """The first numba that compares the content of sources, and not their times and sizes."""
 
@@ -138,7 +141,11 @@ def compiling(module: str = WARM, *parts: Part) -> Iterator[subprocess.Popen[byt
         yield process
     finally:
         process.terminate()
-        process.wait()
+        try:
+            process.wait(_ENDS_WITHIN_S)
+        except subprocess.TimeoutExpired:  # it is stopped, or its machine too busy to answer
+            process.kill()
+            process.wait()
 
 
 async def compile_missing(parts: Iterable[Part], clock: Clock) -> None:
