@@ -23,8 +23,9 @@ HEAD = """\
 # Python
 
 What training code may import, `import paramfleet as fleet`. Written by `make docs`; the text is
-that of the docstrings. Keys of a strategy, of datasets and of model folders are in
-[configuration](configuration.md).
+that of the docstrings, which this file has only on the built site: without it,
+`python -c "import paramfleet as fleet; help(fleet.init_worker)"` prints the same. Keys of a
+strategy, of datasets and of model folders are in [configuration](configuration.md).
 
 A process has one session; the functions of `fleet` work on it. Errors are classes of one tree,
 whose four branches say what the caller may do next

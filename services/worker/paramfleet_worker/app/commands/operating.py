@@ -177,7 +177,11 @@ def _page(operator: Operator, options: dict[str, Any]) -> None:
 
 
 def _end(operator: Operator, options: dict[str, Any]) -> None:
-    """End the training now, as after its last batch."""
+    """End the training after the step under way.
+
+    A script that leaves its loop when fleet.should_stop() is true then runs what comes after
+    the loop, as at its end. Of any other script nothing more is run.
+    """
     show(operator.post("end"), ["the job ends"], options)
 
 
