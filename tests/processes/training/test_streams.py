@@ -64,8 +64,8 @@ def state_of(folder: Path) -> tuple[dict[str, Table], dict[str, np.ndarray], int
     for numbered in reader.changes(0, head.last):
         for name, change in numbered.change.tables.items():
             tables[name] |= dict(zip(change.ids.tolist(), change.rows, strict=True))
-            for gone in change.removed.tolist():
-                tables[name].pop(gone)
+            for gone in change.removed.tolist():  # it may have come since the last change
+                tables[name].pop(gone, None)
         dense |= numbered.change.dense
     found = {}
     for name, rows in tables.items():

@@ -28,7 +28,7 @@ from paramfleet_shared.system.processes.keeping import tied
 from paramfleet_worker.app.launch.agent import Failures, run_agent
 from paramfleet_worker.app.launch.former_logs import set_aside
 from paramfleet_worker.app.launch.planning import NotMyJobError
-from paramfleet_worker.app.launch.verdict import Verdict
+from paramfleet_worker.app.launch.reporting.verdict import Verdict
 from paramfleet_worker.config import LaunchSettings
 from paramfleet_worker.core.causes import TRACEBACK_LINES, Cause, cause_in, find_cause
 from paramfleet_worker.core.environment import runtime_environment

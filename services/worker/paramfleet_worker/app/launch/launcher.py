@@ -27,8 +27,8 @@ from paramfleet_worker.app.launch.naming import job_settings_of
 from paramfleet_worker.app.launch.own_redis import OwnRedis
 from paramfleet_worker.app.launch.planning import COORDINATOR, REDIS
 from paramfleet_worker.app.launch.preparing import PreparedLaunch
+from paramfleet_worker.app.launch.reporting.telling import LAST_OUTPUT_WITHIN_S, Telling
 from paramfleet_worker.app.launch.sharing import Sharing
-from paramfleet_worker.app.launch.telling import LAST_OUTPUT_WITHIN_S, Telling
 from paramfleet_worker.core.events import (
     Consult,
     Dismiss,

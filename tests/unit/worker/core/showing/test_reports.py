@@ -55,5 +55,5 @@ def test_what_workers_published_last_is_where_the_job_ended() -> None:
     course.end({0: {**last, "step": 100, "loss": 0.2}, 1: {**last, "step": 99, "loss": 0.4}})
     course.end({})
 
-    said = "0:02: step 100 of 100, loss 0.3000, 20 examples/s, staleness 0, sync"
+    said = "0:02: step 100 of 100, loss 0.3000, 20 examples/s, sync"
     assert course.result(now=2.0) == said

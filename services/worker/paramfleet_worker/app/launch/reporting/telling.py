@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from paramfleet_shared.errors import ENDED_EARLY, FleetError
 from paramfleet_shared.settings.config import without_password
 from paramfleet_shared.system.clock import Clock
-from paramfleet_worker.app.launch.page_link import HasPid, show_page
 from paramfleet_worker.app.launch.planning import REDIS
 from paramfleet_worker.app.launch.preparing import PreparedLaunch
-from paramfleet_worker.app.launch.verdict import Verdict, short_path
+from paramfleet_worker.app.launch.reporting.page_link import HasPid, show_page
+from paramfleet_worker.app.launch.reporting.verdict import Verdict, short_path
 from paramfleet_worker.core.causes import TRACEBACK_LINES, Cause, as_reason, find_cause
 from paramfleet_worker.core.events import Dismiss, Excuse, Report, describe_exit
 from paramfleet_worker.core.showing.reports import Course
