@@ -197,7 +197,7 @@ class PServer:
         except JobFinishedError as error:  # it was started again a moment too late
             log.info("pserver.not_needed", extra={"reason": str(error)})
         log.info("pserver.stopped")
-        if self._host is not None and self._is_stopping and not self._host.has_drained:
+        if self._host is not None and self._is_stopping and not self._is_done(self._host):
             raise SystemExit(TERMINATED)
         if self._group is not None and self._group.folder is not None and self._group.goes_on:
             raise SystemExit(TERMINATED)  # whoever starts processes is to start it again
@@ -396,6 +396,11 @@ class PServer:
         if self._is_stopping and not session.finished and lost:
             await session.fail("stopped by SIGTERM")
         await host.close()
+
+    @staticmethod
+    def _is_done(host: Host) -> bool:
+        """Return whether nothing is left to serve: all was given up, or the job has ended."""
+        return host.has_drained or host.session.finished
 
     def _stop(self, task: asyncio.Task[Any]) -> None:
         """Begin to stop; asked again, changes nothing."""

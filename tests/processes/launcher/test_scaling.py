@@ -1,5 +1,6 @@
 """Pservers are added, ended and killed while a job trains, and no change is lost or doubled."""
 
+import asyncio
 import os
 import signal
 from collections.abc import Callable
@@ -139,11 +140,26 @@ async def test_the_last_process_that_is_asked_to_end_waits_for_nobody(tmp_path: 
         await job.reached(20)
         for name in ("pserver-0", "pserver-1"):
             os.kill(job.pids[name], signal.SIGTERM)
+        await asyncio.Event().wait()  # the training keeps its pace until it fails
 
     await job.run(act, fails=True)
     said = "".join(job.lines)
     assert "no other pserver is there to take the groups" in said
     assert "stopped by SIGTERM" in said
+
+
+async def test_a_training_that_ends_before_its_groups_are_taken_is_done(tmp_path: Path) -> None:
+    job = Scaled(plan_of("async", steps=60), tmp_path, "--server_num=2:4")
+
+    async def act(job: Scaled) -> None:
+        await job.reached(50)
+        for name in ("pserver-0", "pserver-1"):
+            os.kill(job.pids[name], signal.SIGTERM)
+        await job.until(lambda plan: all(each["draining"] for each in plan["processes"]))
+
+    checked = job.check(await job.run(act))
+    assert checked.problems == []
+    assert not any("exited with code" in line for line in job.lines)
 
 
 COMES_LATE = """

@@ -25,8 +25,24 @@ pytestmark = [pytest.mark.processes, pytest.mark.slow]
 Table = tuple[np.ndarray, np.ndarray]
 
 
+class Seen:
+    """Has an empty file of the base and of each change, which the job's script waits for."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.folder = folder
+
+    def begun(self, *, num_rows: int) -> None:
+        (self.folder / "0").touch()
+
+    def published(self, number: int, moment: float) -> None:
+        (self.folder / str(number)).touch()
+
+
 @contextmanager
-def exported(running: Any, folder: Path, **plan: Any) -> Iterator[None]:
+def exported(
+    running: Any, folder: Path, seen: Seen | None = None, **plan: Any
+) -> Iterator[None]:
     """Publish what a job changes until it ends; an error of that is the block's."""
     clock = SystemClock()
     settings = JobSettings(job=running.job, redis=running.redis, secret=SECRET)
@@ -34,7 +50,8 @@ def exported(running: Any, folder: Path, **plan: Any) -> Iterator[None]:
 
     async def follow() -> None:
         writer = StreamWriter(folder, clock=clock)
-        await Exporter(lambda: settings, writer, ExportPlan(**plan), clock=clock).run()
+        plans = ExportPlan(**plan)
+        await Exporter(lambda: settings, writer, plans, clock=clock, progress=seen).run()
 
     def run() -> None:
         try:
@@ -93,9 +110,10 @@ def assert_is(folder: Path, export: Path) -> int:
 def test_a_stream_ends_with_what_the_job_exports(jobs: Any, tmp_path: Path, mode: str) -> None:
     export, stream = tmp_path / "export", tmp_path / "stream"
     args = ["--mode", mode, "--steps", "60", "--inference", str(export), "--optimizer", "adam"]
-    running = jobs.start("train_tiny.py", *args)
+    seen = Seen(tmp_path / "seen")
+    running = jobs.start("train_tiny.py", *args, "--reader", str(seen.folder))
 
-    with exported(running, stream, every_s=0.05, dense_s=0.1):
+    with exported(running, stream, seen, every_s=0.05, dense_s=0.1):
         assert set(running.end().codes.values()) == {0}
 
     assert assert_is(stream, export) > 1

@@ -2,7 +2,9 @@
 
 import argparse
 import json
+import time
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -41,6 +43,9 @@ parser.add_argument("--cvm", action="store_true")
 parser.add_argument("--days", type=int, default=0, help="of so many steps, with a shrink each")
 parser.add_argument("--first_day", type=int, default=0, help="days that were before")
 parser.add_argument("--entry", default="", help="count:N or share:P, for both tables")
+parser.add_argument(
+    "--reader", type=Path, help="folder in which the base (0) and each change are"
+)
 parser.add_argument("--evict", default="", help="JSON of strategy.eviction_configs")
 args = parser.parse_args()
 
@@ -187,6 +192,9 @@ if args.prefetch:
     loader = fleet.prefetch(loader, model, ids=ids_of, depth=args.depth)
 gone: list[dict[str, int]] = []
 for number, (ids, label) in enumerate(loader):
+    if args.reader and number and number % 20 == 0:  # the next change has something
+        while not (args.reader / str(number // 20 - 1)).exists():
+            time.sleep(0.01)  # noqa: TID251 - between two looks
     if args.days and number % args.days == 0:
         day = args.first_day + number // args.days
         fleet.set_date(f"202611{day + 1:02}")
