@@ -5,20 +5,26 @@ See README.md beside this file.
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
+from conditions import quotients
+from device import PAGE_BYTES, random_reads
 from harness import QUICK_BUDGET_S, Suite, markdown_table, suite_of, with_machine, write_json
 from paramfleet_shared.settings.config import read_environment
 from paramfleet_shared.system.processes.keeping import tied
 from paramfleet_shared.system.processes.own_modules import module_command
+from paramfleet_shared.tables.disk.access.transfers import Transfers
 from paramfleet_shared.tables.disk.shards.moving import BESIDE_BYTES
 from paramfleet_shared.tables.sparse import INDEX_BYTES
 from peer.children import ChildFailedError
-from rounds import Rounds, Turn, own_cpu_s
+from rounds import Ratio, Rounds, Turn, own_cpu_s
 
 BUDGET_S = 240.0
 ROWS, QUICK_ROWS = 1_000_000, 20_000
@@ -31,8 +37,14 @@ WITHIN_S = 300.0
 """For one job."""
 LAST_CHARACTERS = 3000
 
+PAGES, READS = 1 << 16, 20_000
+"""Of 4 KiB in the file that the disk's reads are of, and reads where there is no fio."""
+
 MEMORY, TENTH, KNOWN = "memory", "a tenth in memory", "a tenth, passes known"
-CASES = (MEMORY, TENTH, KNOWN)
+DEVICE = "device, reads/s"
+CASES = (MEMORY, DEVICE, TENTH, KNOWN)
+OPTIONS: dict[str, list[str]] = {MEMORY: [], TENTH: ["--counts"], KNOWN: ["--known"]}
+"""Of ``work/cold_steps.py``."""
 
 METHOD = f"""\
 Samples a second of one worker and one pserver under `paramfleet launch`, in async: {ROWS:,}
@@ -41,7 +53,9 @@ exponent 1.05 over all rows, through three layers of 400, with `fleet.prefetch`.
 job of its own: it makes all rows, trains {WARM} passes of {STEPS} steps, and then those
 {PASSES} that are measured. `memory` has no budget, the others one for a tenth of the rows; in
 `passes known` the rows of the next pass are asked for by `fleet.prefetch_rows` while this one
-is trained, as training by days does."""
+is trained, as training by days does. `device` is fio's random reads of 4 KiB, 64 at once, where
+it is installed, else a bare loop. `vs_allowed` compares with what the slower allows of the same
+round: the job in memory, or the disk's reads divided by the rows a sample read from it."""
 
 
 def measure(folder: Path, *, num_rows: int = ROWS, budget_s: float = BUDGET_S) -> Suite:
@@ -51,29 +65,60 @@ def measure(folder: Path, *, num_rows: int = ROWS, budget_s: float = BUDGET_S) -
         ChildFailedError: if a job fails, or takes too long.
     """
     rounds = Rounds(CASES, budget_s=budget_s)
-    for case in rounds.turns:
-        rounds.figures[case].append(_train(case, folder, num_rows))
+    misses: list[float] = []
+    with tempfile.NamedTemporaryFile(dir=folder, prefix="cold-training-") as file:
+        rng = np.random.default_rng(0)
+        file.write(rng.bytes(PAGES * PAGE_BYTES))
+        file.flush()
+        os.fsync(file.fileno())
+        for case in rounds.turns:
+            if case == DEVICE:
+                rate = random_reads(
+                    Path(file.name), num=READS, rng=rng, transfers=Transfers("auto")
+                )
+                rounds.figures[case].append(Turn(rate, 0.0))
+                continue
+            turn, per_sample = _train(case, folder, num_rows)
+            rounds.figures[case].append(turn)
+            if case == TENTH:
+                misses.append(per_sample)
+    allowed = [
+        min(memory.rate, device.rate / max(each, 1e-9))
+        for memory, device, each in zip(
+            rounds.figures[MEMORY], rounds.figures[DEVICE], misses, strict=True
+        )
+    ]
+    shares = quotients([turn.rate for turn in rounds.figures[TENTH]], allowed)
     return suite_of(
         "cold_training",
         rows=[
+            {"case": MEMORY, "samples_per_s": rounds.figure(MEMORY)},
+            {"case": DEVICE, "reads_per_s": rounds.figure(DEVICE)},
             {
-                "case": case,
-                "samples_per_s": rounds.figure(case),
-                "vs_memory": rounds.ratio(case, MEMORY) if case != MEMORY else None,
-            }
-            for case in CASES
+                "case": TENTH,
+                "samples_per_s": rounds.figure(TENTH),
+                "vs_memory": rounds.ratio(TENTH, MEMORY),
+                "misses/sample": Ratio.of(rounds.turns.kept(misses)),
+                "vs_allowed": Ratio.of(rounds.turns.kept(shares)),
+            },
+            {
+                "case": KNOWN,
+                "samples_per_s": rounds.figure(KNOWN),
+                "vs_memory": rounds.ratio(KNOWN, MEMORY),
+            },
         ],
         headlines={
             "training_tenth_vs_memory": rounds.headline(TENTH, MEMORY),
             "training_known_vs_memory": rounds.headline(KNOWN, MEMORY),
+            "training_tenth_vs_allowed": rounds.turns.headline(shares),
         },
         method=METHOD,
         turns={"cold_training": rounds.turns},
     )
 
 
-def _train(case: str, folder: Path, num_rows: int) -> Turn:
-    """Run a job to its end.
+def _train(case: str, folder: Path, num_rows: int) -> tuple[Turn, float]:
+    """Run a job to its end; return its figure, and the rows read from disk by a sample.
 
     Raises:
         ChildFailedError: if it fails, or takes too long.
@@ -87,7 +132,7 @@ def _train(case: str, folder: Path, num_rows: int) -> Turn:
         environment["PARAMFLEET_PSERVER__COLD_DIR"] = str(Path(name) / "cold")
         cpu = own_cpu_s()
         ended = subprocess.run(
-            tied([*_command(name, num_rows), *(["--known"] if case == KNOWN else [])]),
+            tied([*_command(name, num_rows), *OPTIONS[case]]),
             cwd=name,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -98,8 +143,9 @@ def _train(case: str, folder: Path, num_rows: int) -> Turn:
         )
         if ended.returncode:
             raise ChildFailedError(ended.stderr[-LAST_CHARACTERS:])
-        seconds = json.loads((Path(name) / "seconds").read_text(encoding="utf-8"))
-    return Turn(PASSES * STEPS * SAMPLES / seconds, own_cpu_s() - cpu)
+        found = json.loads((Path(name) / "found.json").read_text(encoding="utf-8"))
+    samples = PASSES * STEPS * SAMPLES
+    return Turn(samples / found["seconds"], own_cpu_s() - cpu), found["reads"] / samples
 
 
 def _command(folder: str, num_rows: int) -> Sequence[str]:

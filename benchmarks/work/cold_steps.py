@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import subprocess
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -12,11 +13,16 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 import paramfleet as fleet
+from paramfleet_shared.settings.config import read_environment
+from paramfleet_shared.system.processes.keeping import tied
+from paramfleet_shared.system.processes.own_modules import module_command
 
 FIELDS = 26
 EXPONENT = 1.05
 CREATED = 1 << 15
 """Rows that are made by one step."""
+PUBLISHED_S = 3.0
+"""After so long the coordinator has the pserver's last counts."""
 
 
 class Ranking(torch.nn.Module):
@@ -56,6 +62,15 @@ def as_ids(ranks: NDArray[np.int64]) -> NDArray[np.int64]:
     return (ranks.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)).view(np.int64)
 
 
+def cold_reads() -> int:
+    """Return how many rows the pserver has read from disk, while nothing is asked of it."""
+    time.sleep(PUBLISHED_S)  # noqa: TID251 - a benchmark has no clock of the project
+    asked = [*module_command("paramfleet_worker", "tables"), "--json"]
+    asked.append(f"--job={read_environment()['PARAMFLEET_JOB']}")
+    answer = subprocess.run(tied(asked), capture_output=True, check=True, timeout=60)
+    return sum(each.get("cold_read", 0) for each in json.loads(answer.stdout))
+
+
 def train(options: argparse.Namespace) -> None:
     """Make all rows, then train passes, and write how long the measured ones took."""
     torch.manual_seed(0)
@@ -71,9 +86,10 @@ def train(options: argparse.Namespace) -> None:
         optimizer.minimize(model.ids(torch.from_numpy(as_ids(ranks))).sum() * 0.0)
     draws = Draws(options.rows, options.samples)
     passes = [draws.a_pass(options.steps) for _ in range(options.warm + options.passes)]
-    began = time.perf_counter()
+    reads, began = 0, time.perf_counter()
     for number, batches in enumerate(passes):
         if number == options.warm:
+            reads = cold_reads() if options.counts else 0
             began = time.perf_counter()
         coming = None
         if options.known and number + 1 < len(passes):
@@ -85,7 +101,8 @@ def train(options: argparse.Namespace) -> None:
         if coming is not None:
             coming.wait(60.0)
     seconds = time.perf_counter() - began
-    (options.folder / "seconds").write_text(json.dumps(seconds), encoding="utf-8")
+    found = {"seconds": seconds, "reads": cold_reads() - reads if options.counts else 0}
+    (options.folder / "found.json").write_text(json.dumps(found), encoding="utf-8")
     fleet.stop_worker()
 
 
@@ -99,6 +116,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, required=True, help="of a pass")
     parser.add_argument("--warm", type=int, required=True, help="passes before those measured")
     parser.add_argument("--passes", type=int, required=True)
+    parser.add_argument("--counts", action="store_true", help="count the rows read from disk")
     parser.add_argument("--known", action="store_true", help="ask for a pass's rows before it")
     options = parser.parse_args()
     fleet.init()

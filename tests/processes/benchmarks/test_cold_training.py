@@ -17,7 +17,10 @@ def test_a_small_training_with_rows_on_disk_is_measured(
 
     suite = cold_training.measure(tmp_path, num_rows=5_000, budget_s=0.0)
 
-    figures = {row["case"]: row["samples_per_s"].median for row in suite["rows"]}
-    assert list(figures) == list(cold_training.CASES)
-    assert all(figure > 0 for figure in figures.values())
+    rows = {row["case"]: row for row in suite["rows"]}
+    assert list(rows) == list(cold_training.CASES)
+    assert rows.pop(cold_training.DEVICE)["reads_per_s"].median > 0
+    assert all(row["samples_per_s"].median > 0 for row in rows.values())
+    assert rows[cold_training.TENTH]["misses/sample"].median > 0
+    assert rows[cold_training.TENTH]["vs_allowed"].median > 0
     assert list(tmp_path.iterdir()) == []
