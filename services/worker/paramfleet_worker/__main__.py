@@ -7,7 +7,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -102,31 +102,51 @@ def _launch(
         amount = amount_of(quiet=resolved.value.quiet, verbose=resolved.value.verbose)
         console = Console(sys.stdout.buffer, sys.stderr.buffer, environment, amount=amount)
         script = script_of(arguments, model=model, options=option)
-        if resolved.value.collective:
-            from paramfleet_worker.app.launch.collective import launch_collective  # noqa: PLC0415 -- slow
-
-            return launch_collective(resolved.value, script, environment, console)
-        inherited = environment | _resuming(resolved.value, console)
-        resolved = replace(resolved, value=with_name(resolved.value, script=script))
-        if resolved.value.on == "ray":
-            from paramfleet_worker.app.launch.on_ray import launch_on_ray  # noqa: PLC0415 -- slow
-
-            launching = launch_on_ray(
-                resolved, script=script, environment=inherited, console=console
-            )
-            return asyncio.run(launching)
-        with PortReservations() as reservations:
-            plan = plan_launch(
-                resolved.value,
-                script=script,
-                pod_ip=environment.get("POD_IP", ""),
-                reservations=reservations,
-            )
-            with prepared_launch(resolved, plan, inherited) as prepared:
-                launcher = Launcher(prepared, console=console, clock=SystemClock())
-                return asyncio.run(launcher.run())
+        code = 1
+        try:
+            code = _launched(resolved, script, environment, console)
+        finally:
+            console.close(keeps_results=code == 0)
+        return code
 
     sys.exit(exit_code_of("launch", run))
+
+
+def _launched(
+    resolved: Resolved[LaunchSettings],
+    script: tuple[str, ...],
+    environment: Mapping[str, str],
+    console: Console,
+) -> int:
+    """Run the job in one of the ways there are; return the exit code.
+
+    Raises:
+        FleetError: if it can't begin.
+        OSError: if a log can't be written, or a process can't be started.
+    """
+    if resolved.value.collective:
+        from paramfleet_worker.app.launch.collective import launch_collective  # noqa: PLC0415 -- slow
+
+        return launch_collective(resolved.value, script, environment, console)
+    inherited = {**environment, **_resuming(resolved.value, console)}
+    resolved = replace(resolved, value=with_name(resolved.value, script=script))
+    if resolved.value.on == "ray":
+        from paramfleet_worker.app.launch.on_ray import launch_on_ray  # noqa: PLC0415 -- slow
+
+        launching = launch_on_ray(
+            resolved, script=script, environment=inherited, console=console
+        )
+        return asyncio.run(launching)
+    with PortReservations() as reservations:
+        plan = plan_launch(
+            resolved.value,
+            script=script,
+            pod_ip=environment.get("POD_IP", ""),
+            reservations=reservations,
+        )
+        with prepared_launch(resolved, plan, inherited) as prepared:
+            launcher = Launcher(prepared, console=console, clock=SystemClock())
+            return asyncio.run(launcher.run())
 
 
 def _resuming(settings: LaunchSettings, console: Console) -> dict[str, str]:

@@ -14,8 +14,9 @@ from paramfleet_shared.values.texts import printable
 from paramfleet_worker.core.events import ProcessName
 from paramfleet_worker.core.showing.held import HeldTracebacks
 from paramfleet_worker.core.showing.lines import Amount, is_shown, level_of
-from paramfleet_worker.process.live_line import drawn
 from paramfleet_worker.process.log_file import LogFile
+from paramfleet_worker.process.terminal.live_line import drawn
+from paramfleet_worker.process.terminal.outlets import are_one, outlets
 
 __all__ = ["Console", "LineSplitter"]
 
@@ -29,6 +30,12 @@ _LEVELS = {"WARNING": _YELLOW, "ERROR": _RED, "CRITICAL": _RED}
 _PLAIN = b"\x1b[0m"
 
 _ERASE = b"\r\x1b[2K"
+
+LAST_WITHIN_S = 1.0
+"""Seconds in which who reads the last lines may take nothing, before the launcher ends."""
+
+RESULTS_WITHIN_S = 10.0
+"""The same of a program that reads the results of a job that ended well."""
 
 _MOST_HELD = 1000
 """Lines that wait at most until worker 0 has ended its own."""
@@ -66,6 +73,9 @@ class LineSplitter:
 class Console:
     """The launcher's own stdout and stderr.
 
+    Nothing here waits for who reads them. What a reader that stands still doesn't take is left
+    out in the end, and the number of lines told when it reads again; the logs have them.
+
     Args:
         out: Gets the standard output of worker 0, byte for byte, and nothing else, so that
             a program may read the result of a job from there.
@@ -83,8 +93,7 @@ class Console:
         *,
         amount: Amount = "usual",
     ) -> None:
-        self._out: BinaryIO | None = out
-        self._err: BinaryIO | None = err
+        self._out, self._err = outlets(out, err)
         self._amount: Amount = amount
         self._log: LogFile | None = None
         self.shows_all = amount == "verbose"
@@ -97,7 +106,7 @@ class Console:
         self.draws = self.is_terminal and not is_dumb and amount != "quiet"
         """Whether progress is a line that is drawn again and again."""
         self._unicode = _shows_unicode(environment)
-        self._by_lines = not self.is_terminal and _are_one(out, err)
+        self._by_lines = not self.is_terminal and are_one(out, err)
         self._begun = b""
         """A line of worker 0 whose end hasn't come."""
         self._share_terminal = self.is_terminal and out.isatty()
@@ -114,10 +123,25 @@ class Console:
         """Write the launcher's own lines to its log, too, from now on."""
         self._log = log
 
+    def close(self, *, keeps_results: bool) -> None:
+        """Wait for who reads, but not for long, and show no more.
+
+        Args:
+            keeps_results: Whether a program that reads the results has more time.
+        """
+        is_program = keeps_results and not self._out.stream.isatty()
+        lost = self._out.drain(RESULTS_WITHIN_S if is_program else LAST_WITHIN_S)
+        if lost := lost + self._err.drain(LAST_WITHIN_S):
+            self.say(_not_read(lost))
+            self._err.drain(LAST_WITHIN_S)
+        self._out.close()
+        self._err.close()
+
     # -- the processes' lines
 
     def result(self, data: bytes) -> None:
         """Pass on what worker 0 wrote to its standard output."""
+        self._tell_lost()
         if self._by_lines:  # a text and its newline may come apart
             lines, newline, rest = (self._begun + data).rpartition(b"\n")
             if len(rest) > MAX_LINE_BYTES:
@@ -125,8 +149,8 @@ class Console:
             data, self._begun = lines + newline, rest
         if self._share_terminal and data:
             self._erase()
-        self._out = _write(self._out, data)
-        if self._share_terminal and data:
+        is_taken = self._out.write(data)
+        if self._share_terminal and data and is_taken:
             _, newline, rest = data.rpartition(b"\n")
             self._is_open = bool(rest)
             self._is_redrawn = b"\r" in rest or (not newline and self._is_redrawn)
@@ -136,7 +160,7 @@ class Console:
     def end_result(self) -> None:
         """Pass on a last line of worker 0 that has no end."""
         data, self._begun = self._begun, b""
-        self._out = _write(self._out, data)
+        self._out.write(data)
         self._release()
 
     def line(self, name: ProcessName, line: bytes) -> None:
@@ -168,6 +192,7 @@ class Console:
         Args:
             now: Seconds of a clock that never goes back.
         """
+        self._tell_lost()
         self._lines(self._tracebacks.old(now))
 
     def leave_tracebacks(self) -> None:
@@ -218,12 +243,12 @@ class Console:
             parts: What it says, the most important first.
             share: How long its bar is, from 0 to 1; None for no bar.
         """
-        if not self.draws or self._err is None:
+        if not self.draws or not self._err.is_open:
             return
         if self._held:
             self._release()
         line = drawn(
-            parts, share=share, width=_width(self._err), colours=self._colours,
+            parts, share=share, width=_width(self._err.stream), colours=self._colours,
             unicode=self._unicode,
         )  # fmt: skip
         self._live = line.encode(errors="replace")
@@ -238,12 +263,17 @@ class Console:
 
     def terminal_environment(self) -> dict[str, str]:
         """Return what makes worker 0 draw for our terminal; nothing if there is none."""
-        if self._out is None or not self._out.isatty():
+        if not self._out.is_open or not self._out.stream.isatty():
             return {}
-        size = os.get_terminal_size(self._out.fileno())
+        size = os.get_terminal_size(self._out.stream.fileno())
         return {"COLUMNS": str(size.columns), "LINES": str(size.lines), "FORCE_COLOR": "1"}
 
     # -- how
+
+    def _tell_lost(self) -> None:
+        """Say how many lines were not shown, once the reader reads again."""
+        if lost := self._out.lost_lines() + self._err.lost_lines():
+            self.say(_not_read(lost))
 
     def _own(
         self, text: str, *, kept: str = "", colour: bytes = b"", is_shown: bool = True
@@ -260,6 +290,7 @@ class Console:
 
     def _show(self, line: bytes) -> None:
         """Show a line; where a line at the bottom is drawn, not inside one of worker 0."""
+        self._tell_lost()
         if self._live and self._is_open and len(self._held) < _MOST_HELD:
             self._held.append(line)
             return
@@ -268,23 +299,30 @@ class Console:
     def _release(self) -> None:
         """Show what was held back, on lines of its own."""
         lines, self._held = b"".join(self._held), []
-        if self._is_open and self._live:
+        was_open = self._is_open
+        if was_open and self._live:
             lines = (_ERASE if self._is_redrawn else b"\n") + lines
             self._is_open = False
-        self._put(lines)
+        if not self._put(lines):
+            self._is_open = was_open
 
-    def _put(self, lines: bytes) -> None:
-        """Write whole lines, and the one at the bottom below them."""
+    def _put(self, lines: bytes) -> bool:
+        """Write whole lines, and the one at the bottom below them.
+
+        Returns:
+            Whether they are taken; else the terminal stays as it is.
+        """
         above = _ERASE if self._is_drawn else b""
-        self._is_drawn = bool(self._live) and not self._is_open
-        below = self._live if self._is_drawn else b""
-        if above or lines or below:
-            self._err = _write(self._err, above + lines + below)
+        is_drawn = bool(self._live) and not self._is_open
+        below = self._live if is_drawn else b""
+        is_taken = self._err.write(above + lines + below, is_draft=not lines and is_drawn)
+        if is_taken:
+            self._is_drawn = is_drawn
+        return is_taken
 
     def _erase(self) -> None:
-        if self._is_drawn:
+        if self._is_drawn and self._err.write(_ERASE):
             self._is_drawn = False
-            self._err = _write(self._err, _ERASE)
 
     def _coloured(self, text: bytes, colour: bytes) -> bytes:
         return colour + text + _PLAIN if colour and self._colours else text
@@ -313,24 +351,6 @@ def _width(stream: BinaryIO) -> int:
         return 80
 
 
-def _are_one(out: BinaryIO, err: BinaryIO) -> bool:
-    """Return whether both lead to the same file or pipe."""
-    try:
-        return os.path.sameopenfile(out.fileno(), err.fileno())
-    except (OSError, ValueError):  # one is none of the system's, or closed
-        return False
-
-
-def _write(stream: BinaryIO | None, data: bytes) -> BinaryIO | None:
-    """Write now; return None once no process reads the output, or its disk is full.
-
-    The logs are still written.
-    """
-    if stream is None:
-        return None
-    try:
-        stream.write(data)
-        stream.flush()
-    except OSError:
-        return None
-    return stream
+def _not_read(lost: int) -> str:
+    lines = "1 line was" if lost == 1 else f"{lost} lines were"
+    return f"warning: {lines} not shown, because nothing read them: they are in the logs"

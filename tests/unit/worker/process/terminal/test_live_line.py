@@ -5,7 +5,7 @@ import re
 import pytest
 from rich.cells import cell_len
 
-from paramfleet_worker.process.live_line import drawn
+from paramfleet_worker.process.terminal.live_line import drawn
 
 PARTS = ("310/500", "0:12 left", "loss 0.1163", "12,345 examples/s", "staleness 2", "sync")
 
