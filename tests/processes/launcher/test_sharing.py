@@ -14,7 +14,8 @@ import pytest
 
 from paramfleet_shared.settings.config import read_environment
 from paramfleet_shared.system.processes.keeping import tied
-from paramfleet_worker.process.prepared import sharing
+from paramfleet_shared.testing.patience import LATE_S
+from paramfleet_worker.process.prepared.sharing import SharedImports
 
 pytestmark = [
     pytest.mark.processes,
@@ -81,14 +82,13 @@ def test_an_interrupt_while_all_wait_for_the_imports_ends_the_launch(
 
 
 def test_a_prepared_process_that_does_not_answer_is_killed_and_said_to_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(sharing, "ANSWER_WITHIN_S", 1.0)
     script = tmp_path / "writes.py"
     script.write_text("print('done')\n")
     said: list[str] = []
     before = children()
-    imports = sharing.SharedImports(read_environment(), ["json"], say=said.append)
+    imports = SharedImports(read_environment(), ["json"], say=said.append, answer_within_s=1.0)
     (prepared,) = children() - before
     descriptor = os.pidfd_open(prepared)
     try:
@@ -104,6 +104,33 @@ def test_a_prepared_process_that_does_not_answer_is_killed_and_said_to_be(
         assert len(said) == 1
         assert f"pid {prepared}, has ended or not answered within 1 s" in said[0]
         assert program.communicate(timeout=60)[0] == "done\n", "the program ran, and once"
+    finally:
+        os.close(descriptor)
+        imports.close()
+
+
+def test_a_fork_that_is_made_too_late_ends_before_it_begins(tmp_path: Path) -> None:
+    script = tmp_path / "writes.py"
+    script.write_text("print('done')\n")
+    before = children()
+    imports = SharedImports(
+        read_environment(), ["json"], say=lambda _: None, answer_within_s=0.5
+    )
+    (prepared,) = children() - before
+    descriptor = os.pidfd_open(prepared)
+    try:
+        while not imports.has(1):
+            select.select([descriptor], [], [], 0.05)
+        os.kill(prepared, signal.SIGSTOP)
+
+        with imports.starting():
+            program = subprocess.Popen(
+                tied([sys.executable, str(script)]), stdout=subprocess.PIPE, text=True
+            )
+            os.kill(prepared, signal.SIGCONT)
+            select.select([descriptor], [], [], LATE_S)  # it has nobody to answer, and ends
+
+        assert program.communicate(timeout=60)[0] == "done\n", "the program ran once"
     finally:
         os.close(descriptor)
         imports.close()

@@ -94,16 +94,19 @@ def serve(line: socket.socket) -> None:
     The process ends when nobody is left who could ask.
     """
     while (asked := receive(line)) is not None:
-        request, streams = asked
+        request, descriptors = asked
         if not request:
             return
         pid = REFUSED
         if may_fork() and not is_shadowed(request["words"], request["cwd"]):
             pid = fork_sibling()
         if not pid:
+            *streams, permit = descriptors
+            if not os.read(permit, 1):
+                os._exit(1)  # whoever asked has executed the program instead, or has ended
             _live(request, streams)
         line.send(str(pid).encode())
-        for descriptor in streams:
+        for descriptor in descriptors:
             os.close(descriptor)
     os._exit(0)
 

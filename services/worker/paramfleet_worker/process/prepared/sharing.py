@@ -27,6 +27,7 @@ class SharedImports:
         environment: What the job's processes have in common.
         modules: What workers need beside what pservers need.
         say: Is told when the process is given up.
+        answer_within_s: How long a fork may take.
 
     Raises:
         OSError: if it can't be started.
@@ -38,10 +39,12 @@ class SharedImports:
         modules: Sequence[str],
         *,
         say: Callable[[str], None],
+        answer_within_s: float = ANSWER_WITHIN_S,
     ) -> None:
         self._say = say
+        self._answer_within_s = answer_within_s
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.settimeout(ANSWER_WITHIN_S)
+        ours.settimeout(answer_within_s)
         self._line = ours
         self._prepared = Prepared(lambda: ours, starters=False, is_needed=False)
         self._num_ready = self._num_wanted = 0
@@ -100,8 +103,8 @@ class SharedImports:
             self.close()
             self._say(
                 f"the process that imports for all of the job, pid {self._process.pid}, has "
-                f"ended or not answered within {ANSWER_WITHIN_S:.0f} s, and is given up: each "
-                "process imports for itself"
+                f"ended or not answered within {self._answer_within_s:.0f} s, and is given up: "
+                "each process imports for itself"
             )
 
     def close(self) -> None:

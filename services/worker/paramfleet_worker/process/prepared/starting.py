@@ -3,8 +3,9 @@
 A prepared process has imported everything (``process.py``). What it forks becomes a child of
 whoever asked for it, so that pids, exit codes, groups and ties are those of any other child.
 It gets the words, the environment, the folder and the standard streams that ``subprocess``
-would have given to a new interpreter. A program that can't begin so is executed as ever, and
-each one where the system has no ``clone3``.
+would have given to a new interpreter. It begins when whoever asked has its id, and says so; a
+fork that comes too late for that ends, because the program is executed by then. A program that
+can't begin so is executed as ever, and each one where the system has no ``clone3``.
 """
 
 import _posixsubprocess
@@ -153,21 +154,39 @@ class Prepared:
         is_member = "TRAINING_ROLE" in request["environment"] or COORDINATOR in request["words"]
         starts = self._starters and not is_member
         asks = json.dumps({**request, "starts": starts, "modules": self._modules}).encode()
-        with self._one_at_a_time:
+        with self._one_at_a_time, _permit() as (permit, give):
             if self._line is None:
                 self._line = self._open_line()
             try:
-                socket.send_fds(self._line, [asks], streams)
+                socket.send_fds(self._line, [asks], [*streams, permit])
                 answer = self._line.recv(MAX_BYTES)
             except OSError:
                 if self._is_needed:
                     raise
                 self._line.close()  # an answer that comes too late finds nobody
                 return REFUSED
-        if not answer and self._is_needed:
-            msg = "the prepared process ended"
-            raise OSError(msg)
-        return int(answer or REFUSED)
+            if not answer and self._is_needed:
+                msg = "the prepared process ended"
+                raise OSError(msg)
+            pid = int(answer or REFUSED)
+            if pid > 0:
+                os.write(give, b"\n")
+        return pid
+
+
+@contextlib.contextmanager
+def _permit() -> Iterator[tuple[int, int]]:
+    """Have a pipe: a fork that reads from it begins with a byte, and ends without one.
+
+    Raises:
+        OSError: if the system has none left.
+    """
+    permit, give = os.pipe()
+    try:
+        yield permit, give
+    finally:
+        os.close(permit)
+        os.close(give)
 
 
 def _asked(
@@ -199,6 +218,9 @@ def _asked(
 
 
 def receive(line: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """Return the next request and its streams, on the other side; None after the last."""
-    data, streams, _, _ = socket.recv_fds(line, MAX_BYTES, 3)
+    """Return the next request on the other side, with its streams and permit; None at the end.
+
+    A fork begins once it has read a byte of its permit, and never if there is none.
+    """
+    data, streams, _, _ = socket.recv_fds(line, MAX_BYTES, 4)
     return (json.loads(data), streams) if data else None
