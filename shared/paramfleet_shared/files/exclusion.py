@@ -1,15 +1,14 @@
 """One process at a time, for work that may take minutes: who waits knows for whom."""
 
 import contextlib
-import fcntl
 import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
 
 from paramfleet_shared.errors import UnavailableError
+from paramfleet_shared.files.held import holder_of, is_at, try_lock
 from paramfleet_shared.system.clock import SystemClock
 
 __all__ = ["Exclusion", "HeldTooLongError"]
@@ -38,7 +37,7 @@ class Exclusion:
     """A lock for one kind of work, and how long it is waited for."""
 
     lock: Path
-    """A file, which gets the holder's process id."""
+    """A file, which says who holds it; it stays."""
     doing: str
     """What the holder does, as ``compiling``."""
     progress: Callable[[], int]
@@ -53,54 +52,55 @@ class Exclusion:
         """Hold the lock, which ends with the process at latest; wait for whoever has it.
 
         Args:
-            say: Is told, once, for whom this waits.
+            say: Is told, once, for whom this waits, and what to do.
 
         Raises:
             HeldTooLongError: if the wait is given up.
-            OSError: if the file can't be opened.
+            OSError: if the file can't be opened, or there are no locks.
         """
-        with os.fdopen(os.open(self.lock, _FLAGS, 0o600), "r+") as file:
-            self._wait(file, say)
-            file.truncate(0)
-            file.write(str(os.getpid()))
-            file.flush()
+        lock = self._taken(say)
+        try:
             yield
+        finally:
+            os.close(lock)
 
-    def _wait(self, file: TextIO, say: Callable[[str], object]) -> None:
-        """Wait for the lock.
+    def _taken(self, say: Callable[[str], object]) -> int:
+        """Return the locked file, when nobody else has it.
 
         Raises:
-            HeldTooLongError: if that is given up.
+            HeldTooLongError: if the wait is given up.
+            OSError: if the file can't be opened, or there are no locks.
         """
         clock, pause = SystemClock(), threading.Event()
         began = moved = clock.monotonic()
         seen, is_told = -1, False
-        while not _is_taken(file):
+        while True:
+            lock, holder = self._tried()
+            if lock is not None:
+                return lock
             now = clock.monotonic()
             if (count := self.progress()) != seen:
                 seen, moved = count, now
             if not is_told and now - began >= self.told_after_s:
                 is_told = True
-                say(f"waiting for {self._holder()}, which is {self.doing}")
+                say(f"waiting for {holder}, which is {self.doing}: end it if it hangs")
             if now - moved >= self.stuck_after_s:
                 raise HeldTooLongError(
-                    lock=str(self.lock),
-                    holder=self._holder(),
-                    doing=self.doing,
-                    waited_s=now - moved,
+                    lock=str(self.lock), holder=holder, doing=self.doing, waited_s=now - moved
                 )
             pause.wait(_POLL_S)
 
-    def _holder(self) -> str:
-        """Return who has the lock, as far as it is known."""
-        written = self.lock.read_text("utf-8", errors="replace")
-        return f"process {written}" if written.isdecimal() else "another process"
+    def _tried(self) -> tuple[int | None, str]:
+        """Return the locked file, or else who has it.
 
-
-def _is_taken(file: TextIO) -> bool:
-    """Take the lock of a file, if nobody has it; return whether that was so."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        Raises:
+            OSError: if the file can't be opened, or there are no locks.
+        """
+        with contextlib.ExitStack() as stack:
+            lock = os.open(self.lock, _FLAGS, 0o600)
+            stack.callback(os.close, lock)
+            if try_lock(lock) and is_at(lock, self.lock):  # who cleans up may have removed it
+                stack.pop_all()
+                return lock, ""
+            holder = holder_of(lock)
+        return None, f"process {holder}" if holder else "another process"

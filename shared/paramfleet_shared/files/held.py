@@ -28,6 +28,7 @@ __all__ = [
     "is_at",
     "own_name",
     "take_lock",
+    "try_lock",
 ]
 
 MOST_BYTES = 512
@@ -51,13 +52,27 @@ def take_lock(lock: int, path: Path, refusal: type[HeldError]) -> None:
         HeldError: the refusal, if another process has the lock.
         OSError: if the file system has no locks.
     """
+    if not try_lock(lock):
+        raise refusal(path=str(path), holder=holder_of(lock))
+
+
+def try_lock(lock: int) -> bool:
+    """Lock an open file, and write into it who holds it; return False if another one does.
+
+    Args:
+        lock: Its descriptor.
+
+    Raises:
+        OSError: if the file system has no locks.
+    """
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise refusal(path=str(path), holder=holder_of(lock)) from error
+    except BlockingIOError:
+        return False
     with contextlib.suppress(OSError):  # a full disk: nobody will be told who has it
         os.ftruncate(lock, 0)
         os.pwrite(lock, own_name(), 0)
+    return True
 
 
 def own_name() -> bytes:
