@@ -17,8 +17,10 @@ import json
 import os
 import shutil
 import stat
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import final
@@ -36,7 +38,16 @@ __all__ = [
     "write_private",
 ]
 
+TOLD_AFTER_S = 3.0
+"""Seconds until it is said for which other launch one waits."""
+
+STUCK_AFTER_S = 30.0
+"""Seconds until that is given up."""
+
 _FACTS_NAME = "job.json"
+
+_LOCK_NAME = ".lock"
+"""The file that whoever makes or removes folders locks; it is no folder of a job."""
 
 _MAX_NAME_LENGTH = 48
 """Characters of a folder's name: the address of a Unix socket has at most 107."""
@@ -157,20 +168,24 @@ class JobFolder:
         return self.path / "admin.url"
 
     @classmethod
-    def claim(cls, root: Path, job: str) -> "JobFolder":
+    def claim(
+        cls, root: Path, job: str, say: Callable[[str], object] | None = None
+    ) -> "JobFolder":
         """Make a job's folder and hold it until ``close``; what dead launches left goes.
 
         Args:
             root: ``runtime_dir``.
             job: The job's name, safe as a file's.
+            say: Is told for which other launch this waits; None writes it to standard error.
 
         Raises:
+            HeldTooLongError: if another launch hangs that is making its folder.
             JobRunsError: if a running launcher has it.
             UnsafeFolderError: if somebody else could read it.
             OSError: if there can't be locks.
         """
         folder = cls(root / _name_of(job))
-        with _locked(root):  # else another launch could take this folder for a dead one's
+        with _alone(root, say or _tell):  # else another one takes this folder for a dead one's
             folder._take(job)
             try:
                 _remove_dead(root)
@@ -296,15 +311,22 @@ def _require_own_way(path: Path) -> None:
             raise UnsafeFolderError(path=str(path), reason=reason)
 
 
-@contextlib.contextmanager
-def _locked(root: Path) -> Iterator[None]:
+def _alone(root: Path, say: Callable[[str], object]) -> AbstractContextManager[None]:
     """Hold the lock on the folder of all jobs: one launch at a time makes or removes some."""
-    lock = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)
+    from paramfleet_shared.files.exclusion import Exclusion  # noqa: PLC0415 - launchers alone
+
+    exclusion = Exclusion(
+        lock=root / _LOCK_NAME,
+        doing="making the folder of a job",
+        progress=lambda: 0,  # it takes milliseconds
+        told_after_s=TOLD_AFTER_S,
+        stuck_after_s=STUCK_AFTER_S,
+    )
+    return exclusion.held(say)
+
+
+def _tell(text: str) -> None:
+    sys.stderr.write(f"paramfleet: {text}\n")
 
 
 def _remove_dead(root: Path) -> None:

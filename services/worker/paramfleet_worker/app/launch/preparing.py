@@ -111,6 +111,7 @@ def prepared_launch(
         environment: This process's.
 
     Raises:
+        HeldTooLongError: if another launch hangs that makes the folder of its job.
         JobRunsError: if a job of this name runs here already.
         UnsafeFolderError: if somebody else could read its folder.
         OpenJobError: if several machines would have neither certificates nor a secret.

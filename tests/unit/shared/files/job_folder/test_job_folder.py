@@ -1,13 +1,17 @@
 """The folder of a running job: private, held by one launcher, found by its owner."""
 
+import os
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from paramfleet_shared.files import job_folder
+from paramfleet_shared.files.exclusion import HeldTooLongError
 from paramfleet_shared.files.job_folder import (
     JobFacts,
     JobFolder,
@@ -48,6 +52,54 @@ def test_a_second_claim_is_refused_by_name_and_changes_nothing(root: Path) -> No
     first.close()
 
 
+@pytest.fixture
+def hanging(root: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """Return a launch that hangs while it holds the folder of all jobs."""
+    odd = root / "odd"
+    odd.mkdir(mode=0o700)
+    os.mkfifo(odd / "job.json")  # who looks whose folder this is waits for it to be written
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from paramfleet_shared.files.job_folder import JobFolder\n"
+        "JobFolder.claim(Path(sys.argv[1]), 'first')\n"
+    )
+    process = subprocess.Popen(tied([sys.executable, "-c", code, str(root)]))
+    with (odd / "job.json").open("wb"):  # once it looks
+        yield process
+        process.kill()
+        process.wait()
+
+
+def test_who_waits_for_another_launch_is_told_for_which_and_gives_up(
+    root: Path, hanging: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_folder, "TOLD_AFTER_S", 0.1)
+    monkeypatch.setattr(job_folder, "STUCK_AFTER_S", 0.5)
+    said: list[str] = []
+
+    with pytest.raises(HeldTooLongError, match=f"process {hanging.pid} on .*: end it if it"):
+        JobFolder.claim(root, "second", said.append)
+
+    assert len(said) == 1
+    assert said[0].startswith(f"waiting for process {hanging.pid} on ")
+    assert said[0].endswith(", which is making the folder of a job: end it if it hangs")
+
+
+def test_who_waits_for_another_launch_goes_on_when_that_has_ended(
+    root: Path, hanging: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_folder, "TOLD_AFTER_S", 0.1)
+
+    def end(_: str) -> None:
+        (root / "odd" / "job.json").unlink()
+        hanging.kill()
+
+    folder = JobFolder.claim(root, "second", end)
+
+    assert folder.is_held()
+    folder.close()
+
+
 def launch_and_die(root: Path, job: str) -> None:
     """Leave a job's folder as a launcher does that is killed."""
     code = (
@@ -86,7 +138,7 @@ def test_every_launch_removes_what_killed_launchers_left_and_nothing_else(root: 
 
     left = sorted(str(path.relative_to(root)) for path in root.rglob("*"))
     own = ["mine", "mine/secret", "notes"]
-    assert left == ["census", "census/job.json", "census/secret", "clicks", *own]
+    assert left == [".lock", "census", "census/job.json", "census/secret", "clicks", *own]
     starting.close()
     living.close()
 
@@ -108,7 +160,7 @@ def test_launches_that_start_together_do_not_take_each_other_for_dead(root: Path
     with ThreadPoolExecutor(6) as launches:
         for each in [launches.submit(launch, number) for number in range(6)]:
             each.result()
-    assert list(root.iterdir()) == []
+    assert [path.name for path in root.iterdir()] == [".lock"]
 
 
 def test_the_command_line_finds_the_jobs_that_run(root: Path) -> None:
@@ -123,7 +175,7 @@ def test_the_command_line_finds_the_jobs_that_run(root: Path) -> None:
     one.close()
     two.close()
     assert JobFolder.find(root, "flights") is None
-    assert list(root.iterdir()) == []
+    assert [path.name for path in root.iterdir()] == [".lock"]
 
 
 def test_a_long_job_name_leaves_room_for_a_sockets_address(root: Path) -> None:
