@@ -1,7 +1,7 @@
 """Whether the processes of a job may share what they import, by what their script says."""
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 __all__ = ["imports_torch", "reason_against"]
 
@@ -21,7 +21,10 @@ OF_WATCHERS = (
 
 _ROOTS = frozenset({"paramfleet", "torch"})
 
-_CHANGES = frozenset({"clear", "pop", "setdefault", "update"})
+_OF_ONE = frozenset({"__delitem__", "__setitem__", "pop", "setdefault"})
+_OF_SOME = frozenset({"__ior__", "update"})
+_OF_ALL = frozenset({"clear", "popitem"})
+"""Methods that change one variable, those of a mapping, or all."""
 
 
 def imports_torch(source: str) -> bool:
@@ -59,24 +62,99 @@ def reason_against(source: str, environment: Mapping[str, str]) -> str:
 
 def _set_by(tree: ast.AST) -> Iterator[str]:
     """Yield the variables that a program may set; empty for one whose name isn't clear."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Subscript) and _is_environment(node.value):
-            if not isinstance(node.ctx, ast.Load):
-                yield _text(node.slice)
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            first = node.args[0] if node.args else None
-            if node.func.attr == "putenv":
-                yield _text(first)
-            elif node.func.attr in _CHANGES and _is_environment(node.func.value):
-                keys = first.keys if isinstance(first, ast.Dict) else [first]
-                yield from map(_text, keys)
+    nodes = list(ast.walk(tree))
+    environments, setters = _names_in(nodes)
+    for node in nodes:
+        match node:
+            case ast.Subscript(value=value, slice=key, ctx=ast.Store() | ast.Del()):
+                if _name(value) in environments:
+                    yield _text(key)
+            case ast.AugAssign(target=target, op=ast.BitOr(), value=value):
+                if _name(target) in environments:
+                    yield from _keys(value)
+            case ast.Call(func=func) if _name(func) in setters:
+                yield _text(node.args[0] if node.args else None)
+            case ast.Call(func=ast.Attribute(value=value, attr=method)):
+                if _name(value) in environments:
+                    yield from _changed(method, node)
+            case _:
+                pass
 
 
-def _is_environment(node: ast.AST) -> bool:
-    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
-    return name in {"environ", "environb"}
+def _names_in(nodes: Sequence[ast.AST]) -> tuple[set[str], set[str]]:
+    """Return what a program calls the environment, and what it calls functions that set some.
+
+    Beside their own names these are those that an import or an assignment gives them.
+    """
+    environments, setters = {"environ", "environb"}, {"putenv", "unsetenv", "load_dotenv"}
+    for node in nodes:
+        match node:
+            case ast.ImportFrom(names=names):
+                for each in names:
+                    for known in (environments, setters):
+                        if each.name in known:
+                            known.add(each.asname or each.name)
+            case ast.Assign(targets=targets, value=value) if _name(value) in environments:
+                environments.update(filter(None, map(_name, targets)))
+            case (
+                ast.AnnAssign(target=target, value=ast.expr() as value)
+                | ast.NamedExpr(target=target, value=value)
+            ) if _name(value) in environments:
+                environments.update(filter(None, [_name(target)]))
+            case _:
+                pass
+    return environments, setters
+
+
+def _changed(method: str, call: ast.Call) -> Iterator[str]:
+    """Yield the variables that a method of the environment changes."""
+    if method in _OF_ALL:
+        yield ""
+    elif method in _OF_ONE:
+        given = [each.value for each in call.keywords if each.arg == "key"]
+        yield _text((*call.args, *given, None)[0])
+    elif method in _OF_SOME:
+        for each in call.args:
+            yield from _keys(each)
+        yield from (each.arg or "" for each in call.keywords)
+
+
+def _keys(node: ast.AST) -> Iterator[str]:
+    """Yield the keys of what gives a mapping; empty for one that isn't clear."""
+    match node:
+        case ast.Dict(keys=keys):
+            yield from map(_text, keys)
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            yield from (*_keys(left), *_keys(right))
+        case ast.Call(func=ast.Name(id="dict")):
+            yield from _changed("update", node)
+        case ast.List(elts=pairs) | ast.Tuple(elts=pairs):
+            yield from map(_first_of_two, pairs)
+        case _:
+            yield ""
+
+
+def _first_of_two(node: ast.AST) -> str:
+    match node:
+        case ast.List(elts=[key, _]) | ast.Tuple(elts=[key, _]):
+            return _text(key)
+        case _:
+            return ""
+
+
+def _name(node: ast.AST) -> str:
+    """Return the last part of a name; empty for anything else."""
+    match node:
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return name
+        case ast.NamedExpr(value=value):
+            return _name(value)
+        case _:
+            return ""
 
 
 def _text(node: ast.AST | None) -> str:
-    is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
-    return str(node.value) if isinstance(node, ast.Constant) and is_text else ""
+    value = node.value if isinstance(node, ast.Constant) else ""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return value if isinstance(value, str) else ""
