@@ -163,19 +163,23 @@ class Console:
         self._out.write(data)
         self._release()
 
-    def line(self, name: ProcessName, line: bytes) -> None:
+    def line(self, name: ProcessName, line: bytes, *, is_ending: bool = False) -> None:
         """Show a line of a process; of a progress bar only its last state.
 
         Colours are left out and other control characters escaped: a line may hold the text
         of an exception, and that whatever a stranger sent. What Redis says is for its log
-        alone, and so is what ``is_shown`` leaves out. A traceback is held back until it is
-        known whether the job goes on, unless all is shown.
+        alone, and so is what ``is_shown`` leaves out. A traceback, and another line that says
+        what ended the process, is held back until it is known whether the job goes on, unless
+        all is shown.
         """
         shown = line.removesuffix(b"\r").rpartition(b"\r")[2]
         if name.role == "redis" or not is_shown(shown, self._amount):
             return
-        if self.shows_all or not self._tracebacks.takes(name, shown):
+        if self.shows_all:
             self._line(name, shown)
+            return
+        for each in self._tracebacks.passed(name, shown, is_ending=is_ending):
+            self._line(name, each)
 
     def let_go(self, name: ProcessName) -> None:
         """Show the traceback that is held back of a process: the job goes on."""

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paramfleet_worker.core.events import ProcessName
-from paramfleet_worker.core.showing.held import HELD_S
+from paramfleet_worker.core.showing.held import HELD_S, MAX_HELD_BYTES, MAX_HELD_LINES
 from paramfleet_worker.core.showing.lines import Amount
 from paramfleet_worker.process.console import MAX_LINE_BYTES, Console, LineSplitter
 from paramfleet_worker.process.log_file import LogFile
@@ -402,6 +402,36 @@ def test_a_traceback_of_who_is_started_again_is_shown_in_its_order() -> None:
 
     lines = err.getvalue().splitlines()
     assert lines == [b"[worker 1] " + line for line in (b"step 1", *TRACEBACK, b"bye")]
+
+
+@pytest.mark.parametrize("size", [0, 1 << 14])
+def test_what_is_held_back_of_a_process_is_bounded(size: int) -> None:
+    err = io.BytesIO()
+    console = Console(io.BytesIO(), err, {})
+    lines = [TRACEBACK[0], *(b"    %d%s" % (each, b"." * size) for each in range(5000))]
+
+    for line in lines:
+        console.line(BOB, line)
+    shown = err.getvalue()
+
+    held = b"".join(b"[worker 1] %s\n" % line for line in lines).removeprefix(shown)
+    assert held.count(b"\n") <= MAX_HELD_LINES
+    assert len(held) <= MAX_HELD_BYTES + MAX_HELD_LINES * len("[worker 1] \n")
+    console.let_all_go()
+    assert err.getvalue() == shown + held
+
+
+def test_another_line_that_says_what_ended_its_process_waits_as_a_traceback_does() -> None:
+    err = io.BytesIO()
+    console = Console(io.BytesIO(), err, {})
+
+    console.line(BOB, b"no data", is_ending=True)
+    console.line(ProcessName("worker", 0), b"step 1")
+    assert err.getvalue() == b"[worker 0] step 1\n"
+    console.leave_tracebacks()
+    console.let_all_go()
+
+    assert err.getvalue() == b"[worker 0] step 1\n"
 
 
 def test_a_traceback_is_left_out_where_the_job_ends_but_no_other_line() -> None:

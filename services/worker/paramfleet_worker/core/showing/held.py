@@ -7,10 +7,14 @@ traceback is in the log. Where the job goes on, the traceback is shown.
 from paramfleet_worker.core.causes import Tracebacks
 from paramfleet_worker.core.events import ProcessName
 
-__all__ = ["HELD_S", "HeldTracebacks"]
+__all__ = ["HELD_S", "MAX_HELD_BYTES", "MAX_HELD_LINES", "HeldTracebacks"]
 
 HELD_S = 2.0
 """Seconds after which a traceback is shown whose process hasn't ended."""
+
+MAX_HELD_LINES = 2000
+MAX_HELD_BYTES = 1 << 20
+"""Of one process: one that writes more goes on, or has nothing that should wait."""
 
 
 class HeldTracebacks:
@@ -20,19 +24,29 @@ class HeldTracebacks:
         self._ones: dict[ProcessName, _Held] = {}
         self._drops = False
 
-    def takes(self, name: ProcessName, line: bytes) -> bool:
-        """Take the next line of a process if it isn't to be shown now.
+    def passed(self, name: ProcessName, line: bytes, *, is_ending: bool = False) -> list[bytes]:
+        """Take the next line of a process, and return what is to be shown now.
 
-        Behind a traceback other lines wait, too, so that all stay in their order.
+        Behind a traceback other lines wait, too, so that all stay in their order. If they are
+        more than ``MAX_HELD_LINES`` or ``MAX_HELD_BYTES``, all are shown.
+
+        Args:
+            name: The process.
+            line: Without its end.
+            is_ending: Whether the line says what ended the process, as a traceback does.
         """
         one = self._ones.setdefault(name, _Held())
-        is_traceback = one.tracebacks.has(line.decode(errors="replace").rstrip("\r"))
+        text = line.decode(errors="replace").rstrip("\r")
+        is_cause = one.tracebacks.has(text) or is_ending
         if self._drops:
-            return is_traceback
-        if not is_traceback and not one.lines:
-            return False
-        one.lines.append((line, is_traceback))
-        return True
+            return [] if is_cause else [line]
+        if not is_cause and not one.lines:
+            return [line]
+        one.lines.append((line, is_cause))
+        one.num_bytes += len(line)
+        if len(one.lines) <= MAX_HELD_LINES and one.num_bytes <= MAX_HELD_BYTES:
+            return []
+        return self.released(name)
 
     def released(self, name: ProcessName) -> list[bytes]:
         """Give back what a process wrote: it, or its job, goes on."""
@@ -40,8 +54,7 @@ class HeldTracebacks:
         if one is None:
             return []
         lines = [line for line, _ in one.lines]
-        one.lines.clear()
-        one.since = None
+        one.clear()
         return lines
 
     def all_released(self) -> list[tuple[ProcessName, list[bytes]]]:
@@ -69,8 +82,8 @@ class HeldTracebacks:
         self._drops = True
         given = []
         for name, one in list(self._ones.items()):
-            given.append((name, [line for line, is_traceback in one.lines if not is_traceback]))
-            one.lines.clear()
+            given.append((name, [line for line, is_cause in one.lines if not is_cause]))
+            one.clear()
         return given
 
 
@@ -80,5 +93,13 @@ class _Held:
     def __init__(self) -> None:
         self.tracebacks = Tracebacks()
         self.lines: list[tuple[bytes, bool]] = []
+        """Each, and whether it says what ended the process."""
+        self.num_bytes = 0
         self.since: float | None = None
         """When the first of them was seen."""
+
+    def clear(self) -> None:
+        """Hold none."""
+        self.lines.clear()
+        self.num_bytes = 0
+        self.since = None
