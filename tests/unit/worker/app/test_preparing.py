@@ -1,6 +1,7 @@
 """What a launcher has before it starts anything."""
 
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,12 @@ from paramfleet_shared.errors.logs import DataFolderError
 from paramfleet_shared.net.tokens import SeveralTokens, Tokens, new_token
 from paramfleet_shared.settings.config import Resolved, resolve
 from paramfleet_worker.app.launch.planning import plan_launch
-from paramfleet_worker.app.launch.preparing import ColdFolderError, LogDirError, prepared_launch
+from paramfleet_worker.app.launch.preparing import (
+    OF_THE_JOB,
+    ColdFolderError,
+    LogDirError,
+    prepared_launch,
+)
 from paramfleet_worker.config import LaunchSettings
 from paramfleet_worker.process.admin_token import token_in
 from paramfleet_worker.process.ports import PortReservations
@@ -66,6 +72,34 @@ def test_a_file_of_tokens_is_accepted_beside_the_launchers_own(
 
     assert [each and each.role for each in found] == ["read", "admin", None]
     assert all(each is None or tokens.has(each) for each in found)
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--worker_num", "2"), "--worker_num behind x.py goes"),
+        (("--worker-num=2", "--epochs=3"), "--worker-num behind x.py goes"),
+        (("--job=a", "--redis", "b", "--job", "c"), "--job, --redis behind x.py go"),
+        (("--worker_numbers=2", "--data_dir=x", "--workers=4", "job", "--gpus", "0"), ""),
+    ],
+)
+def test_options_of_the_launch_behind_the_script_are_warned_of_in_one_line(
+    tmp_path: Path, reservations: PortReservations, words: tuple[str, ...], named: str
+) -> None:
+    given = resolved(tmp_path, "one", insecure="true")
+    plan = plan_launch(
+        given.value, script=("x.py", *words), pod_ip="", reservations=reservations
+    )
+
+    with prepared_launch(given, plan, {}) as prepared:
+        found = [line for line in prepared.lines if "behind x.py" in line]
+
+    rest = " to the script: options of launch stand before it"
+    assert found == ([f"warning: {named}{rest}"] if named else [])
+
+
+def test_the_options_that_are_warned_of_are_those_of_the_launch() -> None:
+    assert {field.name for field in fields(LaunchSettings)} >= OF_THE_JOB
 
 
 @pytest.mark.parametrize("inside", ["", "below"])

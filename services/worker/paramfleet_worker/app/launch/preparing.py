@@ -25,6 +25,7 @@ from paramfleet_worker.config import LaunchSettings
 from paramfleet_worker.process.admin_token import admin_environment, prepare_admin_token
 
 __all__ = [
+    "OF_THE_JOB",
     "ColdFolderError",
     "LogDirError",
     "OpenRedisError",
@@ -69,6 +70,13 @@ _BUDGETS = (
     "PARAMFLEET_PSERVER__MEMORY_BUDGET_BYTES",
     "PARAMFLEET_PSERVER__TABLE_MEMORY_BUDGETS",
 )
+OF_THE_JOB = frozenset({
+    "chaos", "checkpoint_dirs", "coordinator", "durability", "elastic", "ips", "job",
+    "max_restarts", "nproc_per_node", "ray_cpus", "ray_gpus", "redis", "replicas",
+    "rerun_script", "server_num", "servers", "worker_num",
+})  # fmt: skip
+"""Options that change the job, and that few scripts have for something else."""
+
 _COLD_FOLDERS = ("PARAMFLEET_PSERVER__COLD_DIR", "PARAMFLEET_PSERVER__DATA_DIR")
 
 
@@ -167,14 +175,13 @@ def prepared_launch(
 
 
 def _of_the_script(script: Sequence[str]) -> Iterator[str]:
-    """Yield warnings of the job's sizes behind the script, which takes them for its own."""
-    for word in script[1:]:
-        option = word.partition("=")[0]
-        if option.replace("_", "-") in {"--server-num", "--worker-num"}:
-            yield (
-                f"{option} stands behind {script[0]}, which gets it: options of launch come "
-                "before the script"
-            )
+    """Yield a warning of the job's options behind the script, which takes them for its own."""
+    words = [word.partition("=")[0] for word in script[1:] if word.startswith("--")]
+    found = [word for word in words if word[2:].replace("-", "_") in OF_THE_JOB]
+    if found:
+        named, go = ", ".join(dict.fromkeys(found)), "go" if len(set(found)) > 1 else "goes"
+        rest = "to the script: options of launch stand before it"
+        yield f"{named} behind {script[0]} {go} {rest}"
 
 
 def _require_data_dir(folder: Path) -> None:
