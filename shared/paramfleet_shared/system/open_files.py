@@ -3,7 +3,14 @@
 import contextlib
 import resource
 
-__all__ = ["num_open_files", "raise_open_files"]
+__all__ = ["MORE_OPEN_FILES", "num_open_files", "raise_open_files"]
+
+MORE_OPEN_FILES = (
+    "start it again after `ulimit -n 16384` in the same shell; where that is refused, an "
+    "administrator raises nofile in /etc/security/limits.conf, LimitNOFILE= of a service, or "
+    "--ulimit nofile= of a container"
+)
+"""What to do where they are too few."""
 
 _MAX_OPEN_FILES = 1 << 20
 """More is not asked for: some programs look at each number up to the limit."""

@@ -62,6 +62,26 @@ def test_the_last_twenty_lines_of_the_dead_one_are_shown(launch: Callable[..., A
     assert launched.said[-1] == last
 
 
+@pytest.mark.parametrize(
+    ("limit", "code", "begin"),
+    [
+        (18, 1, "paramfleet launch: the limit of open files, 18 (ulimit -n), is reached: "),
+        (200, 0, "[launcher] warning: the limit of open files is 200 (ulimit -n)"),
+    ],
+)
+def test_few_open_files_are_said_with_the_limit_and_the_command(
+    launch: Callable[..., Any], limit: int, code: int, begin: str
+) -> None:
+    bounded = ("bash", "-c", f'ulimit -n {limit}; exec "$@"', "bash")
+
+    launched = launch("take_part()", "--worker_num=1", prefix=bounded)
+
+    assert launched.read_to_end() == code, launched.text
+    said = [line for line in launched.lines if line.startswith(begin)]
+    assert len(said) == 1, launched.text
+    assert "`ulimit -n 16384`" in said[0]
+
+
 @pytest.mark.parametrize("name", ["worker 1", "pserver 0"])
 def test_a_killed_process_is_named_with_its_signal_and_nothing_is_left_after_three_seconds(
     launch: Callable[..., Any], name: str

@@ -1,5 +1,6 @@
 """How a command ends: its exit code, and an error as one line."""
 
+import errno
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +9,7 @@ import click
 
 from paramfleet_shared.errors import ContractError, FleetError
 from paramfleet_shared.settings.cli import in_red
+from paramfleet_shared.system.open_files import MORE_OPEN_FILES, num_open_files
 from paramfleet_shared.values.texts import printable
 from paramfleet_worker.process.interrupts import INTERRUPTED
 
@@ -48,7 +50,11 @@ def exit_code_of(name: str, run: Callable[[], int], *, failed: int = 1) -> int:
     except ContractError as error:
         raise click.UsageError(str(error)) from error
     except (FleetError, OSError) as error:
-        _say(f"paramfleet {name}: {error}")
+        said = str(error)
+        if isinstance(error, OSError) and error.errno == errno.EMFILE:
+            limit = f"the limit of open files, {num_open_files()} (ulimit -n), is reached"
+            said = f"{limit}: {MORE_OPEN_FILES}"
+        _say(f"paramfleet {name}: {said}")
         return failed
     except KeyboardInterrupt:
         _say(f"paramfleet {name}: interrupted")

@@ -141,12 +141,12 @@ class Launcher:
             OtherLaunchError: if another launch runs the job.
             OSError: if a log can't be written or a process can't be started.
         """
-        raise_open_files()  # Redis and the members inherit it
+        files = raise_open_files()  # Redis and the members inherit it
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._signals())
             self._telling = Telling(self._prepared, self._console, self._clock)
             stack.callback(self._telling.close)
-            self._telling.begin()
+            self._telling.begin(files)
             keeper = self._keeper = Keeper()
             stack.callback(keeper.close)
             self._standby = Standby("paramfleet_pserver", keeper)

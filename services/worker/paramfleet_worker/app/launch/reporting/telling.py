@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from paramfleet_shared.errors import ENDED_EARLY, FleetError
 from paramfleet_shared.settings.config import without_password
 from paramfleet_shared.system.clock import Clock
+from paramfleet_shared.system.open_files import MORE_OPEN_FILES
 from paramfleet_worker.app.launch.planning import REDIS
 from paramfleet_worker.app.launch.preparing import PreparedLaunch
 from paramfleet_worker.app.launch.reporting.page_link import HasPid, show_page
 from paramfleet_worker.app.launch.reporting.verdict import Verdict, short_path
 from paramfleet_worker.core.causes import TRACEBACK_LINES, Cause, as_reason, find_cause
+from paramfleet_worker.core.doctor.machine import FEW_FILES
 from paramfleet_worker.core.events import Dismiss, Excuse, Report, describe_exit
 from paramfleet_worker.core.showing.reports import Course
 from paramfleet_worker.process.console import Console
@@ -98,13 +100,20 @@ class Telling:
         self._console.end_drawing()
         self._log.close()
 
-    def begin(self) -> None:
-        """Say what is to be started, and how to see more of it."""
+    def begin(self, open_files: int) -> None:
+        """Say what is to be started, and how to see more of it.
+
+        Args:
+            open_files: How many a process may have.
+        """
         for line in self._prepared.lines:
             if line.startswith("warning: "):
                 self._console.say(line)
             else:
                 self._console.note(line)
+        if open_files < FEW_FILES:
+            limit = f"the limit of open files is {open_files} (ulimit -n), which is few"
+            self._console.say(f"warning: {limit} for a job: {MORE_OPEN_FILES}")
 
     def members(self) -> None:
         """Say what is started now."""
