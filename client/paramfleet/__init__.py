@@ -19,6 +19,8 @@ import gc
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from paramfleet_shared.system.processes.ending import note_ending
+
 if TYPE_CHECKING:
     from paramfleet import data, nn, serving, text
     from paramfleet.api.public import (
@@ -144,6 +146,8 @@ _MODULES = {
     "text": "text",
 }
 _READERS = ("MultiSlotDataGenerator", "MultiSlotStringDataGenerator")
+
+note_ending()  # where a launcher asks for it
 
 if not TYPE_CHECKING:  # a type checker knows the names, and which there aren't
 

@@ -163,6 +163,11 @@ class JobFolder:
         return self.path / f"pserver-{server}.json"
 
     @property
+    def endings(self) -> Path:
+        """The folder in which processes write down what ends them."""
+        return self.path / "endings"
+
+    @property
     def admin_url_file(self) -> Path:
         """Where the coordinator's admin address is, once it serves."""
         return self.path / "admin.url"

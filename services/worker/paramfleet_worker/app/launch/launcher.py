@@ -22,6 +22,7 @@ from paramfleet_shared.files.kept_arguments import kept_arguments
 from paramfleet_shared.settings.failpoints import LIFE
 from paramfleet_shared.system.clock import Clock
 from paramfleet_shared.system.open_files import raise_open_files
+from paramfleet_shared.system.processes.ending import VARIABLE as ENDINGS
 from paramfleet_shared.system.processes.keeping import Keeper
 from paramfleet_worker.app.launch.naming import job_settings_of
 from paramfleet_worker.app.launch.own_redis import OwnRedis
@@ -282,6 +283,7 @@ class Launcher:
         environment = self._plan.environment_of(name, self._environment)
         self._lives[name] += 1
         environment[LIFE] = str(self._lives[name])  # failpoints are of one life
+        environment[ENDINGS] = str(self._prepared.folder.endings)
         if name == ProcessName("worker", 0):
             environment |= self._console.terminal_environment()
         command = self._plan.command_of(name, self._environment)
@@ -312,6 +314,7 @@ class Launcher:
             append=append,
             standby=self._standby,
             imports=self._sharing.imports_of(name),
+            endings=self._prepared.folder.endings,
         )
 
     @contextlib.contextmanager

@@ -139,6 +139,7 @@ def prepared_launch(
     with ExitStack() as stack:
         folder = JobFolder.claim(runtime_dir(settings.runtime_dir), plan.folder_name)
         stack.callback(folder.close)
+        folder.endings.mkdir(mode=0o700)
         if not plan.facts.redis:
             plan = _on_socket(plan, _socket_of(folder, stack))
         job = settings.job_settings(plan.facts.redis)

@@ -12,6 +12,7 @@ from typing import IO, Protocol
 from paramfleet_shared.system.processes.keeping import Keeper, behind_gate
 from paramfleet_worker.core.events import ProcessName
 from paramfleet_worker.core.showing.lines import level_of
+from paramfleet_worker.process.children.ending import Ending, read_ending
 from paramfleet_worker.process.children.standby import Standby
 from paramfleet_worker.process.children.starting import start_with_pipes
 from paramfleet_worker.process.console import LineSplitter
@@ -29,8 +30,8 @@ class Listener(Protocol):
     def say(self, text: str) -> None:
         """Take a line of the launcher's own."""
 
-    def line(self, name: ProcessName, line: bytes) -> None:
-        """Take a line, without its end."""
+    def line(self, name: ProcessName, line: bytes, *, is_ending: bool = False) -> None:
+        """Take a line, without its end, and whether it says what ended the process."""
 
     def result(self, data: bytes) -> None:
         """Take what worker 0 wrote to its standard output."""
@@ -54,6 +55,7 @@ class Child:
         append: Keep what an old log has; else it is replaced.
         standby: What may become the command.
         imports: What the process may be a fork of.
+        endings: Folder in which it writes down what ends it, if it does.
 
     Raises:
         OSError: if the log can't be written or no process can be started.
@@ -71,9 +73,11 @@ class Child:
         append: bool = False,
         standby: Standby | None = None,
         imports: SharedImports | None = None,
+        endings: Path | None = None,
     ) -> None:
         self.name = name
         self.log = log
+        self._endings = endings
         self._keeper = keeper
         self._log = LogFile(log, console.say, append=append)
         ready = standby.take(command, environment) if standby is not None else None
@@ -128,6 +132,11 @@ class Child:
         """Return its last line on standard error that isn't one of our log's."""
         return self._last_words.decode(errors="replace").strip()
 
+    @property
+    def ending(self) -> Ending | None:
+        """Return what it has written down of its end; None if it writes nothing down."""
+        return None if self._endings is None else read_ending(self._endings, self.pid)
+
     def close(self) -> None:
         """Stop following the output, even if another process still holds the pipe."""
         for stream in (self._process.stdout, self._process.stderr):
@@ -154,9 +163,13 @@ class Child:
         """Return what takes the lines of standard error."""
 
         def take(line: bytes) -> None:
+            is_ending = False
             if line.strip() and not level_of(line):
                 self._last_words = line
-            console.line(name, line)
+                ending = self.ending
+                text = line.decode(errors="replace")
+                is_ending = ending is not None and ending.has_line(text)
+            console.line(name, line, is_ending=is_ending)
 
         return take
 

@@ -98,6 +98,10 @@ class RayChild:
         """Return nothing: its lines come without their stream."""
         return ""
 
+    @property
+    def ending(self) -> None:
+        """Return nothing: it may write on another node."""
+
     def tail(self, num_lines: int) -> list[str]:
         """Return the last lines of the log."""
         return self._log.last_lines(num_lines)

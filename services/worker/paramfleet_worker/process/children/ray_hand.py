@@ -95,9 +95,9 @@ class Hand:
         """Take a line about the process."""
         self._news.append(("line", text.encode()))
 
-    def line(self, name: ProcessName, line: bytes) -> None:
+    def line(self, name: ProcessName, line: bytes, *, is_ending: bool = False) -> None:
         """Take a line of the process."""
-        del name
+        del name, is_ending
         self._news.append(("line", line))
 
     def result(self, data: bytes) -> None:

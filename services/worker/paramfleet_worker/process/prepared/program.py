@@ -21,6 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
+from paramfleet_shared.system.processes.ending import note_ending, note_exit
 from paramfleet_shared.system.processes.started import note_environment
 from paramfleet_worker.process.prepared.starting import num_options
 
@@ -164,15 +165,19 @@ def run(words: Sequence[str]) -> NoReturn:
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # as an interpreter begins
             signal.signal(number, signal.SIG_IGN)
         _show(program)
+        note_ending()  # paramfleet is imported already
         _run(program[1:])
         code = 0
     except SystemExit as ended:
+        note_exit(ended)
         code = _code_of(ended)
     except BaseException as error:  # noqa: BLE001 - the end of a process
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
             trace = trace.tb_next
-        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        error.with_traceback(trace)
+        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
+        sys.excepthook(type(error), error, trace)
         code = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
         del error, trace
     threading._shutdown()  # type: ignore[attr-defined]
