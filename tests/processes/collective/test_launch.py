@@ -2,6 +2,7 @@
 
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -28,6 +29,8 @@ if rank == 1 and "fail" in sys.argv:
     sys.exit(7)
 if rank == 1 and "raise" in sys.argv:
     raise ValueError("no data")
+if rank == 1 and "killed" in sys.argv:
+    os.kill(os.getpid(), signal.SIGKILL)
 if "stay" in sys.argv:
     signal.pause()
 fleet.stop_worker()
@@ -80,14 +83,31 @@ def test_the_error_and_its_place_come_first_and_once(tmp_path: Path) -> None:
     )  # fmt: skip
 
     lines = ended.stderr.splitlines()
-    at = lines.index("[launcher] error: ValueError: no data")
-    verdict = "[launcher] the job failed: worker 1 exited with code 1"
-    assert lines[at + 1] == verdict
-    assert lines[at + 2].startswith(f"[launcher]     {tmp_path}/says.py:")
-    more = "its whole log: log/workerlog.1 (--verbose shows all logs here)"
-    assert lines[at + 4 :] == [f"{verdict}; {more}"]
+    at = lines.index("[launcher] error: worker 1: ValueError: no data")
+    assert lines[at + 1].startswith(f"[launcher]     {tmp_path}/says.py:")
+    assert lines[at + 3 :] == [
+        "[launcher]     its log: log/workerlog.1",
+        "[launcher] the job failed; logs in log (--verbose shows them here)",
+    ]
     assert ended.stderr.count("ValueError") == 2, "the error, and the source of the line"
     assert "failed (exitcode" not in ended.stderr
+
+
+def test_of_a_killed_worker_the_usual_reason_is_told(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        tied([*LAUNCH, "--no-verbose", "--nproc_per_node=2", script(tmp_path), "killed"]),
+        cwd=tmp_path, capture_output=True, text=True, timeout=WITHIN_S, check=False,
+    )  # fmt: skip
+
+    assert ended.returncode == 128 + signal.SIGKILL
+    lines = ended.stderr.splitlines()
+    at = lines.index("[launcher] error: worker 1 was killed by SIGKILL")
+    begin = "[launcher]     SIGKILL often means that memory was exhausted: "
+    assert lines[at + 1].startswith(begin)
+    assert lines[at + 2 :] == [
+        "[launcher]     its log: log/workerlog.1",
+        "[launcher] the job failed; logs in log (--verbose shows them here)",
+    ]
 
 
 def test_two_machines_find_each_other_by_their_addresses(

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import termios
@@ -55,6 +56,13 @@ class Seen:
     def lines(self) -> list[str]:
         """What stayed: a line that was erased is drawn over."""
         return [line.rpartition("\r\x1b[2K")[2] for line in self.plain[:-1].split("\n")]
+
+
+def after_the_error(seen: Seen) -> list[str]:
+    """Return the line that says what failed, and all that follow."""
+    found = [at for at, line in enumerate(seen.lines) if line.startswith("error: ")]
+    assert len(found) == 1, seen.plain
+    return seen.lines[found[0] :]
 
 
 def at_terminal(
@@ -140,21 +148,21 @@ def test_the_result_has_the_last_step_that_was_taken(tmp_path: Path, preamble: s
     assert re.fullmatch(last, seen.lines[-1]), seen.lines
 
 
-def test_of_a_failure_the_cause_comes_first_and_in_red(tmp_path: Path, preamble: str) -> None:
+def test_of_a_failure_who_and_the_cause_come_first_and_in_red(
+    tmp_path: Path, preamble: str
+) -> None:
     seen = at_terminal(tmp_path, preamble, FAILS)
 
     assert seen.code == 1
-    at = seen.lines.index("error: ValueError: no rows in part 3")
     line = preamble.count("\n") + 3
-    verdict = "the job failed: worker 1 exited with code 1"
-    assert seen.lines[at + 1].startswith(f"{verdict}; stopping")
-    assert seen.lines[at + 2 : at + 4] == [
+    assert after_the_error(seen) == [
+        "error: worker 1: ValueError: no rows in part 3",
         f"    {tmp_path}/train.py:{line}, in <module>",
         '        raise ValueError("no rows in part 3")',
+        "    its log: log/workerlog.1",
+        "the job failed; logs in log (--verbose shows them here)",
     ]
-    more = "its whole log: log/workerlog.1 (--verbose shows all logs here)"
-    assert seen.lines[-1] == f"{verdict}; {more}"
-    assert b"\x1b[1;31merror: ValueError: no rows in part 3\x1b[0m" in seen.raw
+    assert b"\x1b[1;31merror: worker 1: ValueError: no rows in part 3\x1b[0m" in seen.raw
     assert seen.plain.count("ValueError: no rows") == 1
     assert "Traceback" not in seen.plain
     log = (tmp_path / "log" / "workerlog.1").read_text()
@@ -188,8 +196,9 @@ def test_who_only_misses_the_one_that_failed_says_nothing(
 
     seen = at_terminal(tmp_path, preamble, raises)
 
-    at = seen.lines.index("error: ValueError: no rows in part 3")
-    assert len(seen.lines) - at == 5, seen.plain
+    said = after_the_error(seen)
+    assert said[0] == "error: worker 1: ValueError: no rows in part 3"
+    assert len(said) == 5, seen.plain
     assert "Traceback" not in seen.plain
     assert "SIGTERM" not in seen.plain
     for name in ("workerlog.0", "serverlog.0"):
@@ -200,14 +209,114 @@ def test_who_only_misses_the_one_that_failed_says_nothing(
 def test_the_message_that_ends_a_script_is_the_cause(
     tmp_path: Path, preamble: str, begun: str
 ) -> None:
-    ends = "\n    sys.exit('no data folder: set --data')\n"
+    ends = "sys.exit('no data folder: set --data')"
+    script = f"import paramfleet\n{begun}if who == 'worker 1':\n    {ends}\nwait()"
 
-    seen = at_terminal(tmp_path, preamble, begun + f"if who == 'worker 1':{ends}wait()")
+    seen = at_terminal(tmp_path, preamble, script)
 
     assert seen.code == 1
-    at = seen.lines.index("error: no data folder: set --data")
-    assert seen.lines[at + 1].startswith("the job failed: worker 1 exited with code 1; ")
-    assert len(seen.lines) - at <= 10
+    line = (preamble + script).partition(ends)[0].count("\n") + 1
+    assert after_the_error(seen) == [
+        "error: worker 1: no data folder: set --data",
+        f"    {tmp_path}/train.py:{line}, in <module>",
+        f"        {ends}",
+        "    its log: log/workerlog.1",
+        "the job failed; logs in log (--verbose shows them here)",
+    ]
+    assert seen.plain.count("no data folder") == 2, "the cause, and the source of the line"
+    log = (tmp_path / "log" / "workerlog.1").read_text()
+    assert log.endswith("no data folder: set --data\n")
+
+
+def test_the_message_of_a_script_without_paramfleet_is_the_cause(
+    tmp_path: Path, preamble: str
+) -> None:
+    ends = "sys.exit('no data folder: set --data')"
+
+    seen = at_terminal(tmp_path, preamble, f"if who == 'worker 1':\n    {ends}\nwait()")
+
+    assert seen.code == 1
+    assert after_the_error(seen) == [
+        "error: worker 1: no data folder: set --data",
+        "    its log: log/workerlog.1",
+        "the job failed; logs in log (--verbose shows them here)",
+    ]
+
+
+IMITATES = r"""
+import logging, torch
+import paramfleet as fleet
+
+if who == "worker 1":
+    try:
+        1 / 0
+    except ZeroDivisionError:
+        logging.exception("a step failed")
+    text = 'no rows; the reader said:\n'
+    text += 'Traceback (most recent call last):\n  File "reader.py", line 1, in <module>\n'
+    raise ValueError(text + 'OSError: gone')
+wait()
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("--no-share_imports",)])
+def test_a_traceback_in_the_text_of_an_error_is_not_the_cause(
+    tmp_path: Path, preamble: str, options: tuple[str, ...]
+) -> None:
+    seen = at_terminal(tmp_path, preamble, IMITATES, *options)
+
+    said = after_the_error(seen)
+    assert said[0] == "error: worker 1: ValueError: no rows; the reader said:"
+    line = (preamble + IMITATES).partition("    raise")[0].count("\n") + 1
+    assert said[1].startswith(f"    {tmp_path}/train.py:{line}, in <module>")
+    assert len(said) == 5
+    assert "OSError" not in seen.plain.replace(said[2], "")
+
+
+KILLS = """
+if who == "NAME":
+    os.kill(os.getpid(), signal.SIGKILL)
+wait()
+"""
+
+
+@pytest.mark.parametrize("name", ["worker 1", "pserver 0"])
+def test_of_a_killed_process_the_usual_reason_is_told(
+    tmp_path: Path, preamble: str, name: str
+) -> None:
+    seen = at_terminal(tmp_path, preamble, KILLS.replace("NAME", name))
+
+    assert seen.code == 128 + signal.SIGKILL
+    said = after_the_error(seen)
+    assert said[0] == f"error: {name} was killed by SIGKILL"
+    assert said[1].startswith("    SIGKILL often means that memory was exhausted: `dmesg` ")
+    assert ("--data_dir, or --replicas 1" in said[1]) == (name == "pserver 0")
+    log = "workerlog.1" if name == "worker 1" else "serverlog.0"
+    assert said[2:] == [
+        f"    its log: log/{log}",
+        "the job failed; logs in log (--verbose shows them here)",
+    ]
+
+
+def test_of_an_exit_without_a_word_the_place_and_the_last_lines_are_told(
+    tmp_path: Path, preamble: str
+) -> None:
+    script = (
+        "import paramfleet\nif who == 'worker 1':\n    say('step 1')\n    sys.exit(7)\nwait()"
+    )
+
+    seen = at_terminal(tmp_path, preamble, script)
+
+    assert seen.code == 7
+    line = preamble.count("\n") + 4
+    assert after_the_error(seen) == [
+        "error: worker 1 exited with code 7",
+        f"    {tmp_path}/train.py:{line}, in <module>",
+        "        sys.exit(7)",
+        f"the last lines of {tmp_path}/log/workerlog.1:",
+        "    step 1",
+        "the job failed; logs in log (--verbose shows them here)",
+    ]
 
 
 def test_a_file_gets_neither_colours_nor_what_is_for_the_logs(

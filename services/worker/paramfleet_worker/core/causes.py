@@ -1,4 +1,8 @@
-"""Why a script ended, in the words of its log: the error of its last traceback, and where."""
+"""Why a script ended, in the words of its log: the error of its last traceback, and where.
+
+That is a guess: the last traceback may be of an error that was handled. A process that imports
+paramfleet writes down what ended it (``paramfleet_shared.system.processes.ending``).
+"""
 
 import re
 from collections.abc import Callable, Iterable
@@ -12,7 +16,6 @@ __all__ = [
     "Cause",
     "Tracebacks",
     "as_reason",
-    "cause_in",
     "find_cause",
 ]
 
@@ -30,6 +33,9 @@ _PLACE = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+)(?:, in (?P<name>
 
 _RANK = re.compile(r"^\[rank\d+\]: ")
 """What torch.distributed puts before each line of a traceback."""
+
+_OF_OTHERS = ("Exception ignored in", "Exception in thread ")
+"""Begins of the line before a traceback of what ends no process."""
 
 _BETWEEN = (
     "During handling of the above exception, another exception occurred:",
@@ -80,17 +86,8 @@ def as_reason(text: str) -> str:
     return shortened(text.strip().partition("\n")[0], MAX_REASON)
 
 
-def cause_in(lines: Iterable[str]) -> str:
-    """Return the error of the last traceback in a log, as ``ValueError: no rows``.
-
-    Returns:
-        Empty if there is no traceback.
-    """
-    return find_cause(lines, lambda _: False).error
-
-
 def find_cause(lines: Iterable[str], is_library: Callable[[str], bool]) -> Cause:
-    """Return what the last traceback in a log says.
+    """Return what the last traceback in a log says that isn't a thread's or a destructor's.
 
     Args:
         lines: Of the log.
@@ -98,13 +95,16 @@ def find_cause(lines: Iterable[str], is_library: Callable[[str], bool]) -> Cause
     """
     cause = Cause()
     place = source = ""
-    is_within = takes_source = False
+    is_within = takes_source = is_others = False
+    last = ""
     for each in lines:
         line = _RANK.sub("", each)
         if line == _BEGIN:
+            is_others = last.startswith(_OF_OTHERS) or (is_others and last in _BETWEEN)
             place = source = ""
             is_within, takes_source = True, False
         elif line.startswith(_FRAME):
+            is_others = is_others and is_within
             is_within, takes_source = True, False
             found = _PLACE.fullmatch(line)
             if found is not None and not is_library(found["file"]):
@@ -114,9 +114,10 @@ def find_cause(lines: Iterable[str], is_library: Callable[[str], bool]) -> Cause
         elif is_within and line and not line[0].isspace():
             kind, colon, words = line.partition(":")
             error = as_reason(f"{kind.rpartition('.')[2]}{colon}{words}")
-            cause = Cause(error, place, source)
+            cause = cause if is_others else Cause(error, place, source)
             place = source = ""
             is_within = False
         elif takes_source:
             source, takes_source = line.strip(), False
+        last = line or last
     return cause

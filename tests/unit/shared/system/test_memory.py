@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from paramfleet_shared.system.memory import machine_memory
+from paramfleet_shared.system.memory import killed_for_memory, machine_memory
 from paramfleet_shared.values.amounts import Memory
 
 GIB = 1 << 30
@@ -71,3 +71,24 @@ def test_this_machine_has_memory() -> None:
     memory = machine_memory()
 
     assert 0 < memory.free <= memory.total
+
+
+def test_how_many_the_kernel_has_killed_is_unknown_without_groups(machine: Machine) -> None:
+    assert killed_for_memory(proc=machine.proc, groups=machine.groups) is None
+
+
+@pytest.mark.parametrize(
+    ("group", "file"),
+    [
+        ("0::/job/pod", "job/pod/memory.events"),
+        ("0::/job/pod", "memory.events"),
+        ("7:cpu:/x\n5:memory:/pod", "memory/pod/memory.oom_control"),
+    ],
+)
+def test_how_many_the_kernel_has_killed_is_counted_in_the_own_group(
+    machine: Machine, group: str, file: str
+) -> None:
+    machine.write(machine.proc / "self" / "cgroup", group)
+    machine.write(machine.groups / file, "low 1\nmax 2\noom_kill 3\noom_group_kill 4")
+
+    assert killed_for_memory(proc=machine.proc, groups=machine.groups) == 3

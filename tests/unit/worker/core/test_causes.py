@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Iterable
 
 import pytest
 
@@ -11,9 +12,13 @@ from paramfleet_worker.core.causes import (
     Cause,
     Tracebacks,
     as_reason,
-    cause_in,
     find_cause,
 )
+
+
+def error_in(lines: Iterable[str]) -> str:
+    return find_cause(lines, lambda _: False).error
+
 
 RAISES = "raise ValueError('the loss is nan')"
 CHAINED = "try:\n  1 / 0\nexcept ZeroDivisionError as e:\n  raise KeyError('ad') from e"
@@ -45,7 +50,7 @@ def test_the_last_traceback_names_the_cause(code: str, cause: str) -> None:
         check=False,
     ).stdout
 
-    found = cause_in(log.splitlines())
+    found = error_in(log.splitlines())
 
     assert found.startswith(cause)
     assert bool(found) == bool(cause)
@@ -63,16 +68,52 @@ Traceback (most recent call last):
 ValueError: {"x" * 2000}
 """
 
-    cause = cause_in(log.splitlines())
+    cause = error_in(log.splitlines())
 
     assert cause.startswith("ValueError: xxx")
     assert len(cause) < MAX_REASON + 100
 
 
+THREAD = """\
+import atexit, threading
+def fail():
+    try:
+        1 / 0
+    except ZeroDivisionError:
+        raise OSError("gone")
+def end():
+    thread = threading.Thread(target=fail)
+    thread.start()
+    thread.join()
+atexit.register(end)
+"""
+
+IGNORED = """\
+class Reader:
+    def __del__(self):
+        raise OSError("gone")
+reader = Reader()
+"""
+
+
+@pytest.mark.parametrize("before", [THREAD, IGNORED])
+def test_what_only_a_thread_or_a_destructor_raised_is_not_the_cause(before: str) -> None:
+    def said(code: str) -> list[str]:
+        ended = subprocess.run(
+            tied([sys.executable, "-c", code]), capture_output=True, text=True, check=False
+        )
+        return ended.stderr.splitlines()
+
+    assert "OSError: gone" in said(before)
+    assert error_in(said(before)) == ""
+    assert error_in(said(before + RAISES)) == "ValueError: the loss is nan"
+    assert error_in([*said(before), *said("1 +")]) == "SyntaxError: invalid syntax"
+
+
 def test_the_ranks_of_torch_are_no_part_of_the_cause() -> None:
     log = ["Traceback (most recent call last):", '  File "a.py", line 1', "OSError: gone"]
 
-    assert cause_in(f"[rank12]: {line}" for line in log) == "OSError: gone"
+    assert error_in(f"[rank12]: {line}" for line in log) == "OSError: gone"
 
 
 def test_a_reason_is_one_line() -> None:

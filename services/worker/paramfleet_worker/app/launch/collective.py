@@ -24,19 +24,22 @@ from typing_extensions import override
 from paramfleet.training.collective.errors import PeersLostError
 from paramfleet.training.localsgd.lost_ranks import SynchronizationLostError
 from paramfleet_shared.errors import UnavailableError
+from paramfleet_shared.system.processes.ending import VARIABLE as ENDINGS
 from paramfleet_shared.system.processes.keeping import tied
 from paramfleet_worker.app.launch.agent import Failures, run_agent
 from paramfleet_worker.app.launch.former_logs import set_aside
 from paramfleet_worker.app.launch.planning import NotMyJobError
+from paramfleet_worker.app.launch.reporting.advice import Advice
+from paramfleet_worker.app.launch.reporting.reasons import found_of
 from paramfleet_worker.app.launch.reporting.verdict import Verdict
 from paramfleet_worker.config import LaunchSettings
-from paramfleet_worker.core.causes import TRACEBACK_LINES, Cause, cause_in, find_cause
+from paramfleet_worker.core.causes import Cause
 from paramfleet_worker.core.environment import runtime_environment
 from paramfleet_worker.core.events import ProcessName, describe_exit
 from paramfleet_worker.core.topology import Host
 from paramfleet_worker.process.addresses import hosts_of_this_machine
+from paramfleet_worker.process.children.ending import read_ending
 from paramfleet_worker.process.console import Console
-from paramfleet_worker.process.probes.libraries import library_test
 from paramfleet_worker.process.streams import Streams
 
 __all__ = ["MachinesMissingError", "launch_collective"]
@@ -151,12 +154,15 @@ def launch_collective(
     total = plan.num_workers * len(plan.machines)
     console.say(f"collective job: {total} workers; logs in {settings.log_dir.absolute()}")
 
-    def restart(number: int, failures: Failures) -> None:
-        _say_restart(streams, console, failures, f"{number} of {settings.restarts}")
-
     # torch's agent starts each worker in a session of its own
     command = tied([sys.executable, *script])
     with tempfile.TemporaryDirectory(prefix="paramfleet-") as folder:
+        os.environ[ENDINGS] = folder  # noqa: TID251 -- as above
+        ends = _Ends(streams, Path(folder), Advice(None))
+
+        def restart(number: int, failures: Failures) -> None:
+            _say_restart(ends, console, failures, f"{number} of {settings.restarts}")
+
         try:
             run_agent(
                 _rendezvous(plan),
@@ -168,7 +174,7 @@ def launch_collective(
             )
         except ChildFailedError as error:
             streams.drain(LAST_OUTPUT_WITHIN_S)
-            return _tell(streams, console, error.failures, settings)
+            return _tell(ends, console, error.failures, settings)
         except SignalException as error:
             number = int(error.sigval)
             console.say(f"stopped by {signal.Signals(number).name}")
@@ -239,31 +245,48 @@ def _rendezvous(plan: _Plan) -> RendezvousParameters:
     )
 
 
-def _say_restart(streams: Streams, console: Console, failures: Failures, number: str) -> None:
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """What is known of workers that ended."""
+
+    streams: Streams
+    folder: Path
+    """Where they write down what ends them."""
+    advice: Advice
+
+    def found(self, name: ProcessName, failures: Failures) -> Cause:
+        """Return what is known of one of those that failed."""
+        failure = failures[name.index]
+        ending = read_ending(self.folder, failure.pid)
+        how = describe_exit(failure.exitcode)
+        return found_of(how, ending, partial(self.streams.tail, name))
+
+
+def _say_restart(ends: _Ends, console: Console, failures: Failures, number: str) -> None:
     """Say which worker failed, and that all are started again."""
     if failures:
-        name, how = _first_to_fail(streams, failures)
-        console.say(f"{name.label} {how}")
+        name = _first_to_fail(ends.streams, failures)
+        error = ends.found(name, failures).error
+        why = f" ({error})" if error else ""
+        console.say(f"{name.label} {describe_exit(failures[name.index].exitcode)}{why}")
     console.let_all_go()
     console.say(f"restart {number}: all workers of this machine start again")
 
 
-def _tell(
-    streams: Streams, console: Console, failures: Failures, settings: LaunchSettings
-) -> int:
+def _tell(ends: _Ends, console: Console, failures: Failures, settings: LaunchSettings) -> int:
     """Say which worker failed, and why; return the exit code."""
-    name, _ = _first_to_fail(streams, failures)
+    streams = ends.streams
+    name = _first_to_fail(streams, failures)
     code, restarts = failures[name.index].exitcode, settings.restarts
     times = f" after {restarts} restart{'s' if restarts > 1 else ''}" if restarts else ""
-    found = Cause()
-    if code == 1:
-        found = find_cause(streams.tail(name, TRACEBACK_LINES), library_test())
+    found = ends.found(name, failures)
     verdict = Verdict(
         begin=f"the job failed{times}",
         who=name.label,
         how=describe_exit(code),
         reason=found.error,
         found=found,
+        advice=ends.advice.about(name, how=describe_exit(code), reason=found.error, local=True),
         log=streams.log_of(name),
         log_dir=str(settings.log_dir.absolute()),
         tail=partial(streams.tail, name),
@@ -273,8 +296,8 @@ def _tell(
     return code if code > 0 else 128 - code
 
 
-def _first_to_fail(streams: Streams, failures: Failures) -> tuple[ProcessName, str]:
-    """Return which worker failed, and how it ended.
+def _first_to_fail(streams: Streams, failures: Failures) -> ProcessName:
+    """Return which worker failed.
 
     The first to end isn't always to blame: those who missed another say so in their last
     lines, and torch's agent stops the rest by SIGTERM.
@@ -287,7 +310,4 @@ def _first_to_fail(streams: Streams, failures: Failures) -> tuple[ProcessName, s
         was_stopped = failure.exitcode == -signal.SIGTERM
         return missed, was_stopped, failure.exitcode not in KILLED, failure.timestamp
 
-    rank = min(failures, key=blame)
-    name, code = ProcessName("worker", rank), failures[rank].exitcode
-    cause = cause_in(streams.tail(name, TRACEBACK_LINES)) if code == 1 else ""
-    return name, describe_exit(code) + (f" ({cause})" if cause else "")
+    return ProcessName("worker", min(failures, key=blame))

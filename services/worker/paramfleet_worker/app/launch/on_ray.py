@@ -198,6 +198,7 @@ def _plan(
         script=script,
         elastic=settings.elastic,
         chaos=settings.chaos,
+        on_ray=True,
         checkpoint_dirs=settings.checkpoint_dirs,
     )
 

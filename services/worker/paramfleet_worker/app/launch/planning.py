@@ -117,6 +117,8 @@ class LaunchPlan:
     """Pservers' groups where the coordinator plans who hosts them; 0 if each is a process."""
     replicas: int = 0
     """Followers of each group."""
+    on_ray: bool = False
+    """Whether its processes are actors of a Ray cluster."""
     share_imports: bool = False
     """Whether the processes that run the script may be forks of one that has imported."""
 

@@ -3,33 +3,29 @@
 import asyncio
 import contextlib
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from paramfleet_shared.errors import ENDED_EARLY, FleetError
+from paramfleet_shared.errors import FleetError
 from paramfleet_shared.settings.config import without_password
 from paramfleet_shared.system.clock import Clock
 from paramfleet_shared.system.open_files import MORE_OPEN_FILES
 from paramfleet_worker.app.launch.planning import REDIS
 from paramfleet_worker.app.launch.preparing import PreparedLaunch
-from paramfleet_worker.app.launch.reporting.page_link import HasPid, show_page
+from paramfleet_worker.app.launch.reporting.advice import Advice
+from paramfleet_worker.app.launch.reporting.page_link import show_page
+from paramfleet_worker.app.launch.reporting.reasons import HasOutput, how_of, reason_of
 from paramfleet_worker.app.launch.reporting.verdict import Verdict, short_path
-from paramfleet_worker.core.causes import TRACEBACK_LINES, Cause, as_reason, find_cause
 from paramfleet_worker.core.doctor.machine import FEW_FILES
-from paramfleet_worker.core.events import Dismiss, Excuse, Report, describe_exit
+from paramfleet_worker.core.events import Dismiss, Excuse, Report
 from paramfleet_worker.core.showing.reports import Course
 from paramfleet_worker.process.console import Console
 from paramfleet_worker.process.log_file import LogFile
-from paramfleet_worker.process.probes.libraries import library_test
 from paramfleet_worker.storage import JobRecords
 
 if TYPE_CHECKING:
     from paramfleet_worker.app.operating import Operator
 
 __all__ = ["LAST_OUTPUT_WITHIN_S", "Telling"]
-
-UNCAUGHT = describe_exit(1)
-"""How a script ends that an exception ended."""
 
 LAST_OUTPUT_WITHIN_S = 0.3
 """How long the output of a process that ended may take to come through its pipe."""
@@ -40,33 +36,6 @@ ends a job."""
 
 LOOK_EVERY_S = 0.5
 """Seconds between two looks at how far the job is."""
-
-
-class HasOutput(HasPid, Protocol):
-    """A process of the job, and what it wrote."""
-
-    @property
-    def ended(self) -> bool:
-        """Whether its end was seen."""
-        ...
-
-    @property
-    def log(self) -> Path:
-        """The file of its output."""
-        ...
-
-    @property
-    def last_words(self) -> str:
-        """Its last line on standard error that isn't one of our log's; empty if unknown."""
-        ...
-
-    def tail(self, num_lines: int) -> list[str]:
-        """Return its last lines."""
-        ...
-
-    async def drained(self, timeout_s: float) -> None:
-        """Wait until all of its output has come."""
-        ...
 
 
 class Telling:
@@ -92,6 +61,7 @@ class Telling:
         self._look = asyncio.Event()
         self._published: Mapping[int, Mapping[str, Any]] = {}
         self._verdict: Verdict | None = None
+        self._advice = Advice(self._plan)
         self._log = LogFile(self._plan.own_log, console.say)
         console.keep(self._log)
 
@@ -181,7 +151,7 @@ class Telling:
         self._published = published or self._published
 
     async def report(self, cause: Report, child: HasOutput | None, *, num_alive: int) -> None:
-        """Say what ended the job: first the cause, then who had it, and where it was.
+        """Say what ended the job: who failed, and why, where it was, and what to do.
 
         Args:
             cause: Which process it was, and how.
@@ -191,14 +161,17 @@ class Telling:
         if child is not None and child.ended:
             await child.drained(LAST_OUTPUT_WITHIN_S)
         self._console.end_drawing()
-        reason, found = _reason_of(cause, child)
+        reason, found = reason_of(cause, child)
         where = "" if cause.local or cause.name == REDIS else " on another machine"
         self._verdict = Verdict(
             begin="the job failed",
             who=f"{cause.name.label}{where}",
-            how=cause.how,
+            how=how_of(cause),
             reason=reason,
             found=found,
+            advice=self._advice.about(
+                cause.name, how=cause.how, reason=reason, local=cause.local
+            ),
             log=None if child is None else child.log,
             log_dir=self._plan.facts.log_dir,
             tail=_no_lines if child is None else child.tail,
@@ -228,22 +201,6 @@ class Telling:
         elif told.line:
             self._console.tell(told.line)
         self._console.draw(told.parts, told.share)
-
-
-def _reason_of(cause: Report, child: HasOutput | None) -> tuple[str, Cause]:
-    """Return why a process failed, empty if nobody knows, and what its traceback says of that.
-
-    A script that ends with a message, by ``sys.exit("no data")``, has said it last.
-    """
-    reason = as_reason(cause.reason)
-    if child is None or cause.how != UNCAUGHT:
-        return reason, Cause()
-    found = find_cause(child.tail(TRACEBACK_LINES), library_test())
-    if not reason and found.error:
-        return found.error, found
-    if reason in {"", ENDED_EARLY}:
-        return as_reason(child.last_words) or reason, Cause()
-    return reason, found if found.error == reason else Cause()
 
 
 def _count(number: int, noun: str) -> str:

@@ -1,11 +1,14 @@
 """Why a job failed, as its launcher says it: few lines, or with the end of the log."""
 
 import contextlib
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from paramfleet_worker.app.launch.reporting.reasons import UNCAUGHT
 from paramfleet_worker.core.causes import Cause, as_reason
+from paramfleet_worker.core.events import describe_exit
 from paramfleet_worker.process.console import Console
 
 __all__ = ["Verdict", "short_path"]
@@ -13,8 +16,8 @@ __all__ = ["Verdict", "short_path"]
 TAIL_LINES = 20
 """Of a log, where the cause is unknown or all is to be shown."""
 
-FEW_LINES = 5
-"""Of a log whose process has said a cause, but not where it was."""
+KILLED = describe_exit(-signal.SIGKILL)
+"""How a process ends that can't say why."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,11 +29,13 @@ class Verdict:
     who: str
     """``worker 1``."""
     how: str
-    """``exited with code 1``; in brackets what the registry says, which is the cause."""
+    """``exited with code 1``; empty if all that is known is what the registry says."""
     reason: str = ""
     """Why it exited; empty if nobody knows."""
     found: Cause
-    """What its traceback says."""
+    """Where it was, and what is known of that."""
+    advice: str = ""
+    """What to do, in one line; empty if nothing is known."""
     log: Path | None
     """Its log; None if it is on another machine."""
     log_dir: str
@@ -40,53 +45,51 @@ class Verdict:
 
     @property
     def full(self) -> str:
-        """Return all of it in one line."""
+        """Return who failed, how and why, in one line."""
+        how = f" {self.how}" if self.how else ""
         why = f" ({self.reason})" if self.reason else ""
-        return f"{self.begin}: {self.who} {self.how}{why}"
+        return f"{self.begin}: {self.who}{how}{why}"
 
     def show(self, console: Console, *, stopping: str) -> None:
-        """Say the cause first, then who had it and where it was.
+        """Say who failed, and why, where it was, what to do, and where its log is.
 
         Args:
             console: Where it is said.
-            stopping: What is done about the others, as the end of a line.
+            stopping: What is done about the others, as the end of a line; only those who ask
+                for all see it.
         """
         console.leave_tracebacks()
-        cause, brief = self.reason, self._brief
-        if not cause and self.how.startswith("("):
-            cause = as_reason(f"{self.who} {self.how}")
-        if cause:
-            console.fail(f"error: {cause}")
-        console.fail((self.full if console.shows_all else brief) + stopping)
-        if self.log is None:
-            return
+        console.fail(f"error: {self._what}")
+        console.note(f"{self.full}{stopping}")
         if self.found.place:
             console.say(f"    {self.found.place}")
         if self.found.source:
             console.say(f"        {as_reason(self.found.source)}")
-        if console.shows_all or not self.found.place:
-            few = FEW_LINES if cause and not console.shows_all else TAIL_LINES
-            self._show_tail(console, few)
+        if self.advice:
+            console.say(f"    {self.advice}")
+        if self.log is None:
+            return
+        if console.shows_all or not (self.reason or self.how == KILLED):
+            self._show_tail(console)
+        else:
+            console.say(f"    its log: {short_path(str(self.log))}")
 
     def last(self, console: Console) -> str:
-        """Return the last line: once more who it was, and where more is to be read."""
+        """Return the last line: that the job failed, and where more is to be read."""
         if console.shows_all:
             return self.full
-        if self.log is None:
-            logs = f"logs in {short_path(self.log_dir)} (--verbose shows them here)"
-        else:
-            log = short_path(str(self.log))
-            logs = f"its whole log: {log} (--verbose shows all logs here)"
-        return f"{self._brief}; {logs}"
+        return f"{self.begin}; logs in {short_path(self.log_dir)} (--verbose shows them here)"
 
     @property
-    def _brief(self) -> str:
-        how = "" if self.how.startswith("(") else f" {self.how}"
-        return f"{self.begin}: {self.who}{how}"
+    def _what(self) -> str:
+        if not self.reason:
+            return f"{self.who} {self.how}"
+        how = "" if self.how in {"", UNCAUGHT} else f" {self.how}"
+        return f"{self.who}{how}: {self.reason}"
 
-    def _show_tail(self, console: Console, num_lines: int) -> None:
+    def _show_tail(self, console: Console) -> None:
         console.say(f"the last lines of {self.log}:")
-        lines = self.tail(num_lines) or ["(it has written none since it was started)"]
+        lines = self.tail(TAIL_LINES) or ["(it has written none since it was started)"]
         for line in lines:
             console.say(f"    {line}")
 
