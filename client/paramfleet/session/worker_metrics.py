@@ -30,43 +30,49 @@ if TYPE_CHECKING:
 __all__ = ["Progress"]
 
 _GAUGES = {
-    "step": "Steps that this worker has taken.",
-    "loss": "Loss of the last batch that was reported.",
-    "examples_per_s": "Examples a second between the last two reports.",
-    "staleness": "Batches that this worker leads the slowest push it has seen by.",
+    "step": "Steps of this worker.",
+    "loss": "The loss that the script reported last; without reports, the loss that "
+    "minimize got.",
+    "examples_per_s": "Examples per second between the last two reports.",
+    "staleness": "The lead of this worker over the slowest worker, in batches, as of the "
+    "last answer of a pserver.",
 }
 
 _UNDERWAY = {
-    "pushes_in_flight": "async: pushes that are on their way to the pservers.",
-    "unapplied_steps": "async: steps that wait to be pushed, or for the answer to their push.",
+    "pushes_in_flight": "async: pushes that were sent and are not answered yet.",
+    "unapplied_steps": "async: steps whose push waits to be sent, or is not answered yet. "
+    "This is the age of this worker's own gradients.",
 }
 
 _LOCALSGD = {
-    "synchronisations": "LocalSGD: exchanges until now, in wholes of the model.",
+    "synchronisations": "LocalSGD: exchanges so far. The exchange of one of n fragments "
+    "counts as 1/n.",
     "sent_bytes": "LocalSGD: bytes of the differences that this worker sent.",
-    "stall_seconds": "LocalSGD: seconds in which training waited for an exchange.",
-    "k_steps": "LocalSGD: steps from one exchange to the next, as chosen last.",
+    "stall_seconds": "LocalSGD: seconds in which the training waited for an exchange.",
+    "k_steps": "LocalSGD: the current number of steps between two exchanges.",
 }
 
 _GUARD = {
-    "outside": "Steps whose loss or gradient was out of the strategy's ranges.",
-    "skipped": "Steps that were left out for that.",
+    "outside": "Steps whose loss or gradient was outside the ranges of the strategy.",
+    "skipped": "Steps that were skipped because their loss or gradient was outside the ranges.",
 }
 
 _PASS = {
     "rows": "Rows of the last pass with rows on a device.",
-    "hit_share": "Part of them that was on the device already.",
-    "device_bytes": "Memory of the device that rows took in it.",
-    "written": "Rows that it wrote back.",
-    "build_s": "Seconds that reading its rows took, most of it beside the pass before.",
-    "begin_s": "Seconds that training waited for them.",
-    "train_s": "Seconds of its batches.",
-    "end_s": "Seconds that the write-back took.",
+    "hit_share": "Share of the rows of the last pass that was on the device already.",
+    "device_bytes": "Device memory that the rows of the last pass took.",
+    "written": "Rows that the last pass wrote back.",
+    "build_s": "Seconds that reading the rows of the last pass took, mostly during the "
+    "pass before it.",
+    "begin_s": "Seconds in which the training waited for the rows of the last pass.",
+    "train_s": "Seconds that the batches of the last pass took.",
+    "end_s": "Seconds that the write-back of the last pass took.",
 }
 
 _OUTBOX = {
-    "changes": "Pushes and exchanges that are kept until they are on all pservers' disks.",
-    "bytes": "Bytes of these.",
+    "changes": "Pushes and exchanges that the worker keeps until they are on the disks of "
+    "all pservers.",
+    "bytes": "Bytes of the pushes and exchanges that the worker keeps.",
 }
 
 _MAX_METRICS = 16
@@ -116,21 +122,29 @@ class Progress:
             gauge.set_function(partial(self._measure_held, name))
         misses = self._metrics.gauge(
             "worker_prefetch_misses",
-            "Lookups under fleet.prefetch whose rows were not at hand.",
+            "Lookups under fleet.prefetch whose rows had not been prefetched.",
         )
         misses.set_function(self._prefetch_misses)
         self._show("worker", _UNDERWAY, self._measure_underway)
         seconds = self._metrics.gauge(
-            "worker_phase_seconds", "Seconds spent in each phase of the steps.", ["phase"]
+            "worker_phase_seconds",
+            "Seconds in each phase of the steps: data, pull, "
+            "compute, push, barrier (waiting for other workers), "
+            "wait (for data that is not there yet), pause.",
+            ["phase"],
         )
         for phase in PHASES:
             seconds.labels(phase).set_function(partial(self._measure_phase, phase))
         calls = self._metrics.gauge(
             "worker_call_seconds",
-            "Seconds that calls to all pservers took which wait for no other worker.",
+            "Seconds that the calls in paramfleet_worker_calls took, summed.",
             ["operation"],
         )
-        numbers = self._metrics.gauge("worker_calls", "How many those were.", ["operation"])
+        numbers = self._metrics.gauge(
+            "worker_calls",
+            "Calls to all pservers that do not wait for another worker.",
+            ["operation"],
+        )
         for op in _OPERATIONS:
             calls.labels(op).set_function(partial(self._measure_calls, op, 1))
             numbers.labels(op).set_function(partial(self._measure_calls, op, 0))
@@ -139,10 +153,13 @@ class Progress:
         self._show("worker_guard", _GUARD, self._measure_guard)
         self._show("worker_pass", _PASS, self._measure_pass)
         self._further = self._metrics.gauge(
-            "worker_reported", "Further numbers that were reported, as auc.", ["name"]
+            "worker_reported",
+            "Further values that the script reported last, such as auc "
+            "and calibration: the first 16 names.",
+            ["name"],
         )
         self._examples = self._metrics.counter(
-            "worker_examples", "Examples that were reported as trained on."
+            "worker_examples", "Examples that the script reported."
         )
 
     def _show(

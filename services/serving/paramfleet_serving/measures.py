@@ -19,45 +19,51 @@ class Measures:
 
     def __init__(self, registry: MetricRegistry) -> None:
         self.lookups = registry.counter(
-            "serving_lookups", "Lookups answered, by form of the request.", ["form"]
+            "serving_lookups", "Lookups that were answered, by form of the request.", ["form"]
         )
-        self.rows = registry.counter("serving_rows", "Rows in their answers.", ["table"])
+        self.rows = registry.counter(
+            "serving_rows", "Rows in the answers to lookups.", ["table"]
+        )
         self.seconds = registry.histogram(
             "serving_lookup_seconds",
-            "Seconds from a lookup's whole request to its answer, before that is sent.",
+            "Seconds from the complete request of a lookup to its answer, without the "
+            "sending of the answer.",
             buckets=_BUCKETS,
         )
         self.refused = registry.counter(
-            "serving_refused", "Requests that got no rows, by the error's code.", ["code"]
+            "serving_refused", "Requests that got no rows, by code of the error.", ["code"]
         )
         self.errors = registry.counter(
             "serving_follow_errors",
-            "What was wrong with what comes from the stream, by the error's code.",
+            "Errors while following the stream, by code.",
             ["code"],
         )
-        self.changes = registry.counter("serving_changes", "Changes of the stream applied.")
+        self.changes = registry.counter(
+            "serving_changes", "Changes of the stream that were applied."
+        )
         self.apply_seconds = registry.counter(
             "serving_apply_seconds",
-            "Seconds from taking a change to its effect; over changes the mean.",
+            "Seconds from receiving a change until it is served, summed. Divide by "
+            "paramfleet_serving_changes_total to get the mean.",
         )
         self.swaps = registry.counter(
             "serving_swaps",
-            "States that replaced what was served as a whole: of bases, other streams, "
-            "rollbacks and own merges.",
+            "Times that the whole served state was replaced: by a base, another stream, a "
+            "rollback, or a base that the server merged itself.",
         )
-        self.age = registry.gauge(
-            "serving_age_seconds", "How old what is served is: its moment, until now."
-        )
+        self.age = registry.gauge("serving_age_seconds", "Age of the served version.")
         self.skew = registry.gauge(
             "serving_clock_skew_seconds",
-            "How far the moment of what is served is in the future by this machine's clock: "
-            "while it is above 0, the age says nothing.",
+            "How far the moment of the served version is in the future, by this machine's "
+            "clock. While it is above 0, the age is not valid.",
         )
-        self.number = registry.gauge("serving_number", "Number of the change that is served.")
+        self.number = registry.gauge("serving_number", "Number of the served change.")
         self.overlay_rows = registry.gauge(
-            "serving_overlay_rows", "Rows that differ from the base, in memory."
+            "serving_overlay_rows", "Rows in memory that differ from the base."
         )
-        self.overlay_bytes = registry.gauge("serving_overlay_bytes", "Memory of these.")
+        self.overlay_bytes = registry.gauge(
+            "serving_overlay_bytes", "Memory of the rows that differ from the base."
+        )
         self.pinned = registry.gauge(
             "serving_pinned", "1 while a rollback keeps the server at its number; else 0."
         )

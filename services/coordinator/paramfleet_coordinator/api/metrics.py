@@ -10,10 +10,11 @@ from paramfleet_shared.telemetry.logs_and_metrics import MetricRegistry
 __all__ = ["metrics_of"]
 
 PLAN_GAUGES = {
-    "pserver_processes": "Processes that host groups of pservers, where those are planned.",
+    "pserver_processes": "Live processes that host groups of shards, if the coordinator "
+    "plans the groups.",
     "groups_unprotected": "Groups that have had no follower for longer than replica_grace_s.",
-    "group_moves": "Groups that have moved to another process, in this coordinator's life.",
-    "group_takeovers": "Groups that a follower has taken over, in this coordinator's life.",
+    "group_moves": "Groups that were moved to another process, since this coordinator started.",
+    "group_takeovers": "Groups that a follower took over, since this coordinator started.",
 }
 
 
@@ -21,14 +22,15 @@ def metrics_of(rpc_routes: RpcRoutes, service: AdminService) -> MetricRegistry:
     """Return what the coordinator's ``/metrics`` shows."""
     metrics = MetricRegistry()
     straggler = metrics.gauge(
-        "job_straggler", "Whether a worker is named that holds the others up."
+        "job_straggler",
+        "1 while the status names a straggler: a worker that delays the others.",
     )
     straggler.set_function(lambda: float(service.view.straggler is not None))
-    paused = metrics.gauge("job_paused", "Whether an operator paused the job.")
+    paused = metrics.gauge("job_paused", "1 while an operator has paused the job; else 0.")
     paused.set_function(lambda: float(rpc_routes.orders.paused))
-    speed = metrics.gauge("job_samples_per_s", "Examples a second of all workers.")
+    speed = metrics.gauge("job_samples_per_s", "Examples per second of all workers.")
     speed.set_function(lambda: float(service.status()["samples_per_s"]))
-    members = metrics.gauge("members", "Members whose lease runs, by role.", ["role"])
+    members = metrics.gauge("members", "Members with a valid lease, by role.", ["role"])
     for role in ROLES:
         members.labels(role).set_function(partial(_num_alive, rpc_routes, role))
     for name, sentence in PLAN_GAUGES.items():
