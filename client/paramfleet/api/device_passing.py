@@ -177,54 +177,55 @@ class DevicePassing:
                 for batch in batches:
                     optimizer.minimize(loss(model(batch)))
 
-        All batches are read first. The rows that they look up come to the device together with
-        their optimizer states, are trained there, and go back when the batches are over. In one
-        process without servers they come from the host's memory; the numbers are the same as
-        without passes, to the bit on a processor. In a job in gpubox mode they come from the
-        pservers, and go back to all of them or to none, with the dense parameters; one worker
-        trains what sync does. Several workers train a pass together, each with its batches:
-        a row is on the device of worker ``id mod workers``, and gradients are a mean over
-        the examples of all. Each takes one step a batch; one that has no batch any more goes on
-        without.
+        All batches are read first. The rows that they look up are copied to the device with
+        their optimizer states, trained there, and written back after the last batch. In one
+        process without servers the rows are in host memory; the results are the same as
+        without passes, bitwise on a CPU. In a job in gpubox mode the rows are on the pservers.
+        The write-back to all pservers is atomic and contains the dense parameters; one worker
+        gives the results of sync. Several workers train a pass together, each with its own
+        batches: a row is on the device of worker ``id mod workers``, and gradients are a mean
+        over the examples of all workers. A worker steps once for each batch; a worker without
+        further batches continues to take part in the steps of the others.
 
-        Where they take more than ``device_budget``, the data is split at a border of batches
-        into passes that fit. Rows that two passes of one iteration share stay on the device.
+        If the rows need more than ``device_budget``, the data is split at batch boundaries into
+        passes that fit. Rows that two successive passes share stay on the device.
 
-        Lookups that train nothing may have any ids. A forward in training may look up ids of
-        the batches alone, on the whole pass: an id that is computed in the model must be one of
-        them. ``fleet.load_model`` and ``fleet.remove_rows`` wait for the loop's end; so does
-        ``fleet.save_persistables`` in a job. If the loop is left early, what was trained goes
-        back all the same. If a ``with`` around it ends with an error in a job, nothing does.
+        Lookups outside training may have any ids. In training a forward may only look up ids
+        of the batches of the pass; this includes ids that the model computes. Inside the loop
+        ``fleet.load_model`` and ``fleet.remove_rows`` are refused, and in a job also
+        ``fleet.save_persistables``. If the loop is left early, what was trained is written
+        back. If a ``with`` block around it ends with an error, a job writes nothing back.
 
-        A worker that is restarted in a job runs the same script: batches of passes that are in
-        the pservers are left out, so that each is trained once.
+        A worker that is restarted in a job runs the same script: batches whose passes are
+        already written back are skipped, so each batch is trained once.
 
         Args:
-            loader: The batches; each iteration reads them all, into the host's memory.
-            model: Whose modules of ``fleet.nn`` look the rows up.
+            loader: The batches; each iteration reads them all into host memory.
+            model: The model whose ``fleet.nn`` modules look the rows up.
             ids: Returns the ids of a batch: tensors by module, by its path in the model, or by
-                its table's name. If not given, the first batch is watched: which of its
-                tensors, or views of them, reach which module.
-            forward: Computes the model of a batch, as ``lambda batch: model(*batch[:2])``. The
-                first batch is watched by it then, without training. If not given, the first
-                batch is watched while the loop trains it, apart from the others. Several
-                workers need ``ids`` or this.
+                its table's name. By default the first batch shows which of its tensors, or
+                views of them, reach which module.
+            forward: Computes the model for a batch, as ``lambda batch: model(*batch[:2])``. It
+                is called with the first batch, without training, to observe the lookups.
+                Without it the first batch is observed while the loop trains it, in a pass of
+                its own. Several workers need ``ids`` or ``forward``.
             device: Where rows are trained; by default where the model's parameters are.
-            device_budget: Bytes that rows with their states may take there; None for no limit.
+            device_budget: Most bytes that rows and their states may take; None for no limit.
 
         Raises:
-            DeviceBudgetOptionError: if ``device_budget`` is no number of bytes.
+            DeviceBudgetOptionError: if ``device_budget`` is not a number of bytes.
             CallOrderError: if iterated before ``distributed_optimizer``.
             WrongModeError: if iterated in a job that isn't in gpubox mode.
             PassOpenError: if iterated during another one.
-            OptimizerNotServedError: if the optimizer of a table is none that pservers run.
+            OptimizerNotServedError: if pservers don't have the optimizer of a table.
             DeviceBudgetError: if a single batch takes more than the budget.
             DeviceRoomError: if the device has less memory than a pass needs.
             IdOutsidePassError: in the loop, if a forward in training looks up another id.
-            LookupsUnknownError: if several workers aren't told what batches look up.
-            PassesDifferError: if workers that train together wouldn't do the same.
-            GroupLostError: if another worker ended; pservers have nothing of the pass.
-            ForeignWriteError: if a table was changed since the pass began; nor have they then.
+            LookupsUnknownError: if several workers have neither ``ids`` nor ``forward``.
+            PassesDifferError: if workers that train together have different passes.
+            GroupLostError: if another worker ended; nothing of the pass was written back.
+            ForeignWriteError: if a table was changed since the pass began; nothing of the pass
+                was written back.
         """
         if device_budget is not None and (type(device_budget) is not int or device_budget < 1):
             raise DeviceBudgetOptionError(value=repr(device_budget))

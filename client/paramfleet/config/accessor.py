@@ -37,7 +37,7 @@ _RATES = {name: 0.001 if name in _ADAMS else 0.05 for name in PART_RULES}
 
 
 class AccessorOptionError(ContractError):
-    """An option of an accessor isn't known, or has a value that it can't have."""
+    """An option of an accessor is unknown, or its value is not allowed."""
 
     code = "contract.accessor_option"
     option: str
@@ -48,21 +48,24 @@ class AccessorOptionError(ContractError):
 
 @dataclass(frozen=True, init=False)
 class SparseRule:
-    """How one part of a row is trained: the first weight, or the others.
+    """The rule by which one part of a row is trained: the first weight, or the others.
 
     Args:
         name: One of Fleet's rules: ``SparseNaiveSGDRule``, ``SparseAdaGradSGDRule``,
             ``StdAdaGradSGDRule``, ``SparseAdamSGDRule``, ``SparseSharedAdamSGDRule`` or
             ``SparseAdaGradV2SGDRule``.
-        learning_rate: A number, or ``"optimizer"`` for that of the optimizer's parameter group,
-            which schedulers change. Fleet's by default: 0.05, and 0.001 of both Adams.
-        initial_range: First weights are drawn between minus and plus this.
-        weight_bounds: The least and the greatest weight.
-        constants: Of the rule: ``initial_g2sum`` (3.0) of the Adagrads, ``beta1_decay_rate``
-            (0.9), ``beta2_decay_rate`` (0.999) and ``ada_epsilon`` (1e-8) of the Adams.
+        learning_rate: A number, or ``"optimizer"`` for the rate of the optimizer's parameter
+            group, which schedulers change. The defaults are Fleet's: 0.05, and 0.001 for both
+            Adam rules.
+        initial_range: First values of weights are random between minus and plus this number.
+        weight_bounds: The smallest and the largest weight.
+        constants: Constants of the rule: ``initial_g2sum`` (3.0) of the Adagrad rules;
+            ``beta1_decay_rate`` (0.9), ``beta2_decay_rate`` (0.999) and ``ada_epsilon``
+            (1e-8) of the Adam rules.
 
     Raises:
-        AccessorOptionError: if the rule or an option isn't known, naming the nearest that is.
+        AccessorOptionError: if the rule or an option is unknown; the message has the nearest
+            known name.
     """
 
     name: str
@@ -129,47 +132,52 @@ class SparseRule:
 
 @dataclass(frozen=True, kw_only=True)
 class CtrAccessor:
-    """Rows that count shows and clicks, and get most of their weights when they are worth it.
+    """Rows that count shows and clicks, and get most of their weights at a given score.
 
-    A row has a first weight from its first push on. Its other weights are 0 and don't learn
-    until its score reaches ``embedx_threshold``; they are then drawn, and stay for ever::
+    A row has its first weight from its first push on. Its other weights are 0 and are not
+    trained until the score of the row reaches ``embedx_threshold``. Then they get random first
+    values, and the row keeps them::
 
         score = (show - click) * nonclk_coeff + click * click_coeff
 
-    Shows and clicks come with the ids: ``embedding(ids, show=..., click=...)``; a show and no
-    click if nothing is said. Or, with ``cvm``, as in Fleet's networks, through
-    ``fleet.nn.continuous_value_model``: rows then begin with two columns more, their show and
-    click.
+    Give shows and clicks with the ids: ``embedding(ids, show=..., click=...)``; by default each
+    instance counts as one show without a click. Or, with ``cvm``, give them as in Fleet's
+    networks through ``fleet.nn.continuous_value_model``: then rows begin with two more columns,
+    their show and click.
 
-    The gradient of a mean loss is multiplied by the number of the batch's instances before it
-    is sent (``grad_scale="show"``): so a rule gets the sum of the gradients of all instances,
-    and an Adagrad, which divides by the shows, steps by the mean gradient of a show. This is
-    what Fleet does. With ``grad_scale="mean"`` rules get the gradients as autograd made them.
+    With ``grad_scale="show"`` the gradient of a mean loss is multiplied by the number of
+    instances in the batch before it is sent. So a rule gets the sum of the gradients of all
+    instances, and an Adagrad rule, which divides by the shows, steps by the mean gradient of a
+    show. This is what Fleet does. With ``grad_scale="mean"`` rules get the gradients of
+    autograd unchanged.
 
     Args:
-        nonclk_coeff: What a show without a click counts for.
-        click_coeff: What a click counts for.
+        nonclk_coeff: Weight of a show without a click in the score.
+        click_coeff: Weight of a click in the score.
         embedx_threshold: The score at which a row gets its other weights.
-        show_click_decay_rate: What is left of show and click after a day (``fleet.set_date``).
-        delete_threshold: ``fleet.shrink`` removes a row whose score is less.
-        delete_after_unseen_days: And one that wasn't seen for more days.
-        base_threshold: Bases and deltas of ``fleet.save_inference_model`` hold no row whose
-            score is less.
-        delta_threshold: Deltas hold no row whose score grew by less since it was written last.
-        delta_keep_days: Both hold no row that wasn't seen for more days.
+        show_click_decay_rate: Factor for show and click at the end of a day
+            (``fleet.set_date``).
+        delete_threshold: ``fleet.shrink`` removes rows with a lower score.
+        delete_after_unseen_days: ``fleet.shrink`` also removes rows that were not seen for more
+            days.
+        base_threshold: Bases and deltas of ``fleet.save_inference_model`` leave out rows with
+            a lower score.
+        delta_threshold: Deltas leave out rows whose score grew by less since they were last
+            written.
+        delta_keep_days: Bases and deltas leave out rows that were not seen for more days.
         days_by: ``"date"``: days are those of ``fleet.set_date``. ``"saves"``: each
             ``fleet.save_persistables(..., mode=3)`` ends a day, as with Fleet's counters, and
-            ``set_date`` leaves the table out.
-        show_scale: Whether Adagrads divide gradients by the shows of the step.
-        zero_init: Whether first weights begin as 0.
+            ``set_date`` does not change the table.
+        show_scale: Whether Adagrad rules divide gradients by the shows of the step.
+        zero_init: Whether first weights start at 0.
         grad_scale: ``"show"`` or ``"mean"``.
-        cvm: Whether the model sees show and click as the first two columns of its rows.
+        cvm: Whether show and click are the first two columns of the rows in the model.
         embed: The rule of the first weight.
-        embedx: The rule of the others.
+        embedx: The rule of the other weights.
 
     Raises:
-        AccessorOptionError: if an option isn't known, naming the nearest that is, or has a
-            value that it can't have.
+        AccessorOptionError: if an option is unknown (the message has the nearest known name),
+            or its value is not allowed.
     """
 
     nonclk_coeff: float = 0.1

@@ -15,7 +15,7 @@ __all__ = ["CountFilterEntry", "Entry", "EntryOptionError", "ProbabilityEntry"]
 
 
 class EntryOptionError(ContractError):
-    """An entry was given what it can't decide by."""
+    """An entry has an argument that it cannot use."""
 
     code = "contract.entry_option"
     entry: str
@@ -28,16 +28,17 @@ class EntryOptionError(ContractError):
 class CountFilterEntry:
     """Admits an id in the step in which it is used for the ``count``-th time.
 
-    Steps are counted in which an id learns, of all workers together; in async each worker's
-    are steps of their own. Ids without a row are counted in a sketch of 48 MiB at most for
-    each table, which counts few too high: of a million ids fewer than ten come early. Once it
-    has counted much, all counts are halved, so that ids which come no more fill nothing.
+    The count of an id is the number of steps that train it, over all workers; in async the
+    steps of each worker count separately. Ids without a row are counted in a sketch of at most
+    48 MiB for each table. Its counts are seldom too high: of a million ids fewer than ten are
+    admitted early. From time to time all counts are halved, so that ids that are not used any
+    more do not fill the sketch.
 
     Args:
-        count: From 0 to 255; 0 and 1 admit every id at once.
+        count: From 0 to 255; 0 and 1 admit every id at its first use.
 
     Raises:
-        EntryOptionError: if it is no such number.
+        EntryOptionError: if ``count`` is not such a number.
     """
 
     count: int
@@ -61,13 +62,13 @@ class CountFilterEntry:
 
 @dataclass(frozen=True)
 class ProbabilityEntry:
-    """Admits a share of all ids, by a hash of the id: an id has the same answer for ever.
+    """Admits a share of all ids, by a hash of the id: the decision never changes.
 
     Args:
         probability: The share, between 0 and 1.
 
     Raises:
-        EntryOptionError: if it is no such number.
+        EntryOptionError: if ``probability`` is not such a number.
     """
 
     probability: float

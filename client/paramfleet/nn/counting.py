@@ -110,22 +110,22 @@ def continuous_value_model(
     cvm: torch.Tensor,
     use_cvm: bool = True,  # noqa: FBT001, FBT002 - Fleet's signature
 ) -> torch.Tensor:
-    """Make features of shows and clicks, and send those of the batch to the rows.
+    """Compute features from shows and clicks, and count those of the batch in the rows.
 
     As ``paddle.static.nn.continuous_value_model``: of columns ``show, click, ...`` the first
-    two become ``ln(show + 1)`` and ``ln(click + 1) - ln(show + 1)``. Its backward gives each
-    instance's show and click to the rows that it was made from: it is how they are counted.
+    two become ``ln(show + 1)`` and ``ln(click + 1) - ln(show + 1)``. Its backward adds the show
+    and click of each instance to the rows of that instance.
 
     Args:
         input: float [B, D], rows of a table with ``CtrAccessor(cvm=True)``, pooled or not.
-        cvm: float [B, 2], each instance's show and click.
-        use_cvm: Whether the two features stay; else they are left out.
+        cvm: float [B, 2], show and click of each instance.
+        use_cvm: Whether to keep the two features; otherwise they are left out.
 
     Returns:
         float [B, D], or [B, D - 2].
 
     Raises:
-        AccessorOptionError: if the shapes don't go together.
+        AccessorOptionError: if the shapes do not fit together.
     """
     if input.dim() < 2 or input.shape[-1] < 3:
         rule = "must be rows of at least 3 columns: show, click and weights"

@@ -380,34 +380,34 @@ class Embedding(SparseModule):
     """``torch.nn.Embedding`` over a sparse table.
 
     Args:
-        num_embeddings: How many ids to expect; only a hint.
+        num_embeddings: The expected number of ids; only a hint.
         embedding_dim: Row width D.
-        padding_idx: The id that reads as zeros and learns nothing; taken literally.
+        padding_idx: The id whose row is always zeros and is not trained. A negative value is
+            an id, too; it does not count from the end.
         max_norm: Not supported.
         norm_type: Not used without ``max_norm``.
         scale_grad_by_freq: Not supported.
-        sparse: Rows are always sparse; either value means the same.
-        name: The table's name; modules of one name share a table. Without one, the
+        sparse: Without effect: gradients are always sparse.
+        name: The table's name; modules with the same name share a table. By default the
             module's path in the model given to ``fleet.distributed_model``.
-        initializer: First value of a row: ``fleet.nn.normal`` (torch's default),
+        initializer: First values of a row: ``fleet.nn.normal`` (torch's default),
             ``uniform`` or ``constant``.
-        seed: Seeds the initializer.
-        storage: How the pservers keep the values: ``float32``, or ``float16`` or
-            ``bfloat16`` in half the memory. The optimizer's state and all computing are
-            float32, and so is every row that a worker holds: alone, or as a replica in GEO.
-        rounding: How an updated value is brought to 16 bits: ``stochastic``, right on
-            average, or ``nearest``, which loses what is smaller than half a step.
-        negative_ids: Take negative ids, too: hashes of 64 bits, which are negative numbers
-            from 2**63 on: those of a uint64 tensor are ``ids.view(torch.int64)``. Without it
-            they are taken for mistakes, as for padding.
-        accessor: Counts shows and clicks of rows, and trains them by Fleet's rules instead of
+        seed: Seed of the initializer.
+        storage: How the pservers store the values: ``float32``, or ``float16`` or
+            ``bfloat16``, which take half the memory. Optimizer states and computations are
+            float32, and so is every row in a worker: in one process, and in GEO's copies.
+        rounding: How an updated value is rounded to 16 bits: ``stochastic``, correct on
+            average, or ``nearest``, which loses changes below half of a rounding step.
+        negative_ids: Accept negative ids, for example 64-bit hashes, which are negative from
+            2**63 on; convert a uint64 tensor with ``ids.view(torch.int64)``. Without it a
+            negative id is an error.
+        accessor: Counts shows and clicks of rows, and trains rows by Fleet's rules instead of
             the optimizer's: ``fleet.nn.CtrAccessor(...)``.
         entry: Which ids get a row: ``fleet.nn.CountFilterEntry(n)``, or
-            ``fleet.nn.ProbabilityEntry(p)``; all if nothing is given.
+            ``fleet.nn.ProbabilityEntry(p)``; by default all.
 
     Raises:
-        EmbeddingOptionError: on an option that sparse tables don't have, or a value that
-            an option of theirs doesn't.
+        EmbeddingOptionError: if sparse tables do not support an option or its value.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - torch's signature
@@ -474,15 +474,15 @@ class Embedding(SparseModule):
 
         Args:
             input: The ids; the first dimension is that of the batch's instances.
-            show: float [B], how often each instance was shown, of a table with an accessor;
-                once if it isn't given.
-            click: float [B], how often it was clicked; never if it isn't given.
-            different: Return each row once instead, float [U, D], and which of them each id
-                has, int64 [...]: for what computes with rows as they are, without a copy of
-                them for every id.
+            show: float [B], how often each instance was shown, for a table with an accessor;
+                1 by default.
+            click: float [B], how often it was clicked; 0 by default.
+            different: Return each distinct row once, float [U, D], and for each id the index
+                of its row, int64 [...]. Use it for computations that need no copy of the row
+                for each id.
 
         Raises:
-            IdError: on a dtype that isn't an id's, or a negative id.
+            IdError: if the dtype is not int64 or int32, or an id is negative.
         """
         rows, index, _ = self._rows(input, _counting_of(input, show, click))
         if different:
@@ -505,15 +505,16 @@ class EmbeddingBag(SparseModule):
     """``torch.nn.EmbeddingBag`` over a sparse table.
 
     Args:
-        num_embeddings: How many ids to expect; only a hint.
+        num_embeddings: The expected number of ids; only a hint.
         embedding_dim: Row width D.
         max_norm: Not supported.
         norm_type: Not used without ``max_norm``.
         scale_grad_by_freq: Not supported.
         mode: ``sum``, ``mean`` or ``max`` over a bag.
-        sparse: Rows are always sparse; either value means the same.
+        sparse: Without effect: gradients are always sparse.
         include_last_offset: The last of ``offsets`` is the number of ids, as in torch.
-        padding_idx: The id that is left out of its bag; taken literally.
+        padding_idx: The id that is left out of its bag. A negative value is an id, too; it
+            does not count from the end.
         name: See ``Embedding``.
         initializer: See ``Embedding``.
         seed: See ``Embedding``.
@@ -524,8 +525,7 @@ class EmbeddingBag(SparseModule):
         entry: See ``Embedding``.
 
     Raises:
-        EmbeddingOptionError: on an option that sparse tables don't have, or a value that
-            an option of theirs doesn't.
+        EmbeddingOptionError: if sparse tables do not support an option or its value.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - torch's signature
@@ -578,18 +578,19 @@ class EmbeddingBag(SparseModule):
         show: torch.Tensor | None = None,
         click: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Return one reduced row a bag, [B, D].
+        """Return one reduced row for each bag, [B, D].
 
         Args:
-            input: Ids [B, n] (every row a bag), or [n] with ``offsets``.
-            offsets: Where each bag starts in a 1-d ``input``.
-            per_sample_weights: One factor an id, shaped as ``input``; ``mode="sum"`` only.
-            show: float [B], how often each bag was shown, of a table with an accessor; once if
-                it isn't given.
-            click: float [B], how often it was clicked; never if it isn't given.
+            input: Ids [B, n], where each row is a bag, or [n] with ``offsets``.
+            offsets: The start of each bag in a 1-d ``input``.
+            per_sample_weights: One factor for each id, in the shape of ``input``; only with
+                ``mode="sum"``.
+            show: float [B], how often each bag was shown, for a table with an accessor; 1 by
+                default.
+            click: float [B], how often it was clicked; 0 by default.
 
         Raises:
-            IdError: on a dtype that isn't an id's, or a negative id.
+            IdError: if the dtype is not int64 or int32, or an id is negative.
         """
         counting = _counting_of(input, show, click)
         if offsets is not None:

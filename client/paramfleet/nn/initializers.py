@@ -6,15 +6,15 @@ __all__ = ["constant", "normal", "uniform"]
 
 
 def normal(mean: float = 0.0, std: float = 1.0) -> InitializerSpec:
-    """Rows start normally distributed, as torch's embeddings do."""
+    """Return an initializer of normally distributed values, as in torch's embeddings."""
     return InitializerSpec(kind="normal", mean=mean, std=std)
 
 
 def uniform(low: float, high: float) -> InitializerSpec:
-    """Rows start uniformly distributed in [low, high)."""
+    """Return an initializer of values that are uniformly distributed in [low, high)."""
     return InitializerSpec(kind="uniform", low=low, high=high)
 
 
 def constant(value: float) -> InitializerSpec:
-    """Rows start at one value."""
+    """Return an initializer that gives all rows the same value."""
     return InitializerSpec(kind="constant", value=value)

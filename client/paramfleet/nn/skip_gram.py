@@ -27,7 +27,7 @@ Rows = tuple[torch.Tensor, torch.Tensor]
 
 
 class SkipGramRateError(ContractError):
-    """Pairs were to be learned one by one where that can't be done."""
+    """``rate`` is not above 0, or cannot be used with these rows."""
 
     code = "contract.skip_gram_rate"
     rate: float
@@ -40,34 +40,35 @@ def skip_gram_loss(
 ) -> torch.Tensor:
     """Return the loss of skip-gram with negative sampling, summed over all pairs.
 
-    A word is paired with each word that is at most its reach away. A pair's loss is
-    ``-log sigmoid(c.w)`` and ``-log sigmoid(-c.v)`` for each negative v that isn't the word
-    itself, where c is the other word's input row, and w and v are output rows: word2vec's,
-    with negatives that the pairs of a word share (Ji et al., "Parallelizing Word2Vec in
-    Shared and Distributed Memory", 2016).
+    A word is paired with each word at a distance of at most its reach. The loss of a pair is
+    ``-log sigmoid(c.w)``, plus ``-log sigmoid(-c.v)`` for each negative v that is not the word
+    itself. Here c is the input row of the other word, and w and v are output rows. This is the
+    loss of word2vec; all pairs of a word share its negatives (Ji et al., "Parallelizing
+    Word2Vec in Shared and Distributed Memory", 2016).
 
-    The gradients of a batch's frequent words, all taken from the same rows, add up to more
-    than SGD can stand. With ``rate`` a pair therefore sees rows that the pairs before it have
-    moved, as in word2vec.c, and the gradient is the way that a row has gone, divided by the
-    rate: SGD with this learning rate takes it there.
+    Frequent words occur many times in a batch. If all their gradients are computed from the
+    same rows, their sum can be too large for SGD. With ``rate`` each pair therefore uses the
+    rows as the pairs before it have changed them, as in word2vec.c. The gradient is then the
+    total change of a row divided by ``rate``, so that SGD with this learning rate gives
+    exactly that change.
 
     Args:
-        inputs: Rows [U, D] of words as contexts, and of each word its own, int64 [n]: what
-            ``embedding(words, different=True)`` returns.
-        outputs: Rows of words as targets, and of each target its own, int64 [n, K]: the word
-            itself, then its negatives.
+        inputs: Rows [U, D] of words as contexts, and the index of each word's row, int64 [n]:
+            what ``embedding(words, different=True)`` returns.
+        outputs: Rows of words as targets, and the index of each target's row, int64 [n, K]:
+            the word itself, then its negatives.
         reaches: int64 [n], at least 0.
         rate: The learning rate of this step; None for the gradient of the sum.
 
     Raises:
-        SkipGramRateError: if there is a rate that isn't above 0, or one for rows that aren't
-            float32 in the host's memory.
+        SkipGramRateError: if ``rate`` is not above 0, or the rows are not float32 in host
+            memory.
     """
     (rows, index), (others, targets) = inputs, outputs
     both = (rows, others)
     is_plain = any(each.device.type != "cpu" or each.dtype != torch.float32 for each in both)
     if rate is not None and is_plain:
-        raise SkipGramRateError(rate=rate, rule="only for float32 rows on the processor")
+        raise SkipGramRateError(rate=rate, rule="only for float32 rows on the CPU")
     if rate is not None and not rate > 0:
         raise SkipGramRateError(rate=rate, rule="must be above 0, or None")
     if is_plain:

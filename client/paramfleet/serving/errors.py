@@ -6,7 +6,7 @@ __all__ = ["ExportDamagedError", "ExportError", "ExportMismatchError", "UnknownR
 
 
 class ExportError(ContractError):
-    """A folder is no export that this version can read."""
+    """A folder is not an export, or one of a format that this version cannot read."""
 
     code = "contract.export"
     path: str
@@ -15,7 +15,7 @@ class ExportError(ContractError):
 
 
 class ExportDamagedError(IntegrityError):
-    """A file of an export is not what was saved."""
+    """A file of an export is missing, or its content is not what was exported."""
 
     code = "integrity.export_damaged"
     path: str
@@ -24,7 +24,7 @@ class ExportDamagedError(IntegrityError):
 
 
 class ExportMismatchError(ContractError):
-    """The model that was given isn't the one that was exported; it was not changed."""
+    """The given model does not match the exported one; it was not changed."""
 
     code = "contract.export_mismatch"
     path: str
@@ -33,7 +33,7 @@ class ExportMismatchError(ContractError):
 
 
 class UnknownRowError(ContractError):
-    """What ids without a row shall read is described wrongly."""
+    """The argument ``unknown`` is wrong."""
 
     code = "contract.unknown_row"
     table: str

@@ -38,37 +38,37 @@ def load(  # noqa: PLR0913 (all by keyword)
 
     The structure comes from ``model``, an instance of the class that was trained: no code is
     read from the folder. Its dense parameters and buffers get the exported values, and each
-    ``fleet.nn`` module in it is replaced by one that reads the exported rows. What an id
-    without a row reads is what the export says. No job, server or ``fleet.init`` is needed.
+    ``fleet.nn`` module in it is replaced by one that reads the exported rows. The export
+    defines what an id without a row reads. No job, server or ``fleet.init`` is needed.
 
-    Rows stay in their file, which is mapped into memory, read-only: what is looked up is read
-    from the disk, and the processes of a machine share it. Don't overwrite a file that is
-    mapped; ``fleet.save_inference_model`` puts a new folder in its place, which is safe.
+    Rows stay in their file, which is mapped into memory, read-only: a lookup reads the pages
+    that it needs, and the processes of a machine share them. Don't overwrite a mapped file;
+    ``fleet.save_inference_model`` replaces the whole folder, which is safe.
 
     Args:
-        dirname: The export.
-        model: Changed and returned, in eval mode; if it is a ``fleet.nn`` module itself,
-            another one is returned. On an error it isn't changed.
-        map_location: Device of the dense parameters and of all answers.
-        rows_location: Device to copy the tables to; None leaves them in their files.
-        unknown: What ids without a row shall read instead of what the export says:
-            ``"initial"``, ``"zeros"`` or ``"constant"`` for all tables, or by table, where it
-            may be a row of D numbers, too.
-        verify: Read every file once to prove its SHA-256. Without it only lengths and shapes
-            are compared, and a large table is there at once.
-        remote: Look rows up at its server, each module with a request of its own; the export
-            gives the dense part alone, and ``fleet.serving.refresh`` takes a newer one from
-            the server. The server says what ids without a row read.
+        dirname: The folder of the export.
+        model: Is changed and returned, in eval mode; if it is a ``fleet.nn`` module itself,
+            another module is returned. On an error it is not changed.
+        map_location: Device of the dense parameters and of all results.
+        rows_location: Device to which the tables are copied; None leaves them in their files.
+        unknown: What ids without a row read, instead of the policy in the export:
+            ``"initial"``, ``"zeros"`` or ``"constant"`` for all tables, or by table, where a
+            row of D numbers is possible, too.
+        verify: Read every file once and check its SHA-256. Without it only lengths and shapes
+            are checked, and large tables load immediately.
+        remote: Look rows up at this client's server, with one request for each module. The
+            export then gives only the dense part; ``fleet.serving.refresh`` copies a newer one
+            from the server. The server defines what ids without a row read.
 
     Raises:
-        ExportError: if the folder isn't an export.
-        ExportDamagedError: if a file isn't what was exported.
-        ExportMismatchError: if the model has other parameters, kinds of numbers, tables or
-            widths of rows than the export or the server.
+        ExportError: if the folder is not an export.
+        ExportDamagedError: if a file is missing, or its content is not what was exported.
+        ExportMismatchError: if parameters, dtypes, tables or row widths of the model differ
+            from those of the export or the server.
         UnknownRowError: if ``unknown`` is wrong.
-        EmbeddingOptionError: if a ``fleet.nn`` module has a forward of its own.
-        RemoteOptionError: if ``remote`` comes with ``unknown`` or ``rows_location``.
-        FleetError: if the server doesn't answer; as ``Client.lookup``.
+        EmbeddingOptionError: if a subclass of a ``fleet.nn`` module has its own ``forward``.
+        RemoteOptionError: if ``remote`` is given with ``unknown`` or ``rows_location``.
+        FleetError: if the server does not answer; see ``Client.lookup``.
     """
     folder = Path(dirname)
     manifest = read_export_manifest(folder)
@@ -109,17 +109,17 @@ def tables(
 ) -> dict[str, Rows]:
     """Return the tables of an export as modules from ids to rows, by name.
 
-    For programs that have the dense part in another form, as a ``torch.export`` program.
+    For programs that have the dense part in another form, such as a ``torch.export`` program.
 
     Args:
-        dirname: The export.
+        dirname: The folder of the export.
         rows_location: As in ``load``.
         unknown: As in ``load``.
         verify: As in ``load``.
 
     Raises:
-        ExportError: if the folder isn't an export.
-        ExportDamagedError: if a file isn't what was exported.
+        ExportError: if the folder is not an export.
+        ExportDamagedError: if a file is missing, or its content is not what was exported.
         UnknownRowError: if ``unknown`` is wrong.
     """
     folder = Path(dirname)

@@ -56,14 +56,14 @@ class TableRows(torch.nn.Module):
 class Rows(TableRows):
     """A module from ids of any shape ``[...]`` to rows ``[..., D]``.
 
-    Rows have the type and the device of the module: ``.to()`` moves where the answers go, but
-    never the table, of which only what is looked up is read.
+    The returned rows have the dtype and device of the module: ``.to()`` changes these, but
+    never moves the table. Only rows that are looked up are read.
 
     Args:
-        table: Which table.
-        ids_n: int64 [n], sorted, each once.
-        rows: float32 [n, D]. Neither is ever written to: a file may be mapped there.
-        shared: float32 [D], what all other ids read; None for the job's first values.
+        table: The exported table.
+        ids_n: int64 [n], sorted, without duplicates.
+        rows: float32 [n, D]. Ids and rows are never written to: they may be a mapped file.
+        shared: float32 [D], the row of all other ids; None for the first values of the job.
     """
 
     def __init__(

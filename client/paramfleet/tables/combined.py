@@ -27,17 +27,18 @@ _GROUP_ADDED = "add the group to one of the optimizers, and combine them afterwa
 
 
 class Combined(torch.optim.Optimizer):
-    """Steps its optimizers one after the other; groups and states are theirs.
+    """One optimizer that steps several others; groups and states are theirs.
 
-    A wide part may have FTRL, and a deep part Adagrad:
+    For example, a wide part may have FTRL and a deep part Adagrad:
 
         fleet.optim.Combined([fleet.optim.FTRL(wide), torch.optim.Adagrad(deep)])
 
     Args:
-        optimizers: At least one; none has a parameter of another.
+        optimizers: One or more, without common parameters.
 
     Raises:
-        CombinedError: if there is none, one is something else, or two have the same parameter.
+        CombinedError: if the list is empty, an element is not an optimizer, or two optimizers
+            have the same parameter.
     """
 
     def __init__(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:

@@ -14,7 +14,7 @@ __all__ = [
 
 
 class IdError(ContractError):
-    """An id tensor holds what can't be an id."""
+    """A tensor of ids has a wrong dtype, or negative ids that are not accepted."""
 
     code = "contract.id"
     table: str
@@ -33,7 +33,7 @@ def id_type_error(table: str, dtype: str) -> IdError:
     rule = "ids must be int64 or int32"
     if dtype.endswith("uint64"):
         rule += (
-            "; of 64 bits without a sign take view(torch.int64), the same bits, and make the "
+            "; convert uint64 with view(torch.int64), which keeps the bits, and make the "
             "module with negative_ids=True"
         )
     return IdError(table=table, found=f"dtype {dtype}", rule=rule)
@@ -53,13 +53,13 @@ def negative_id_error(
     return IdError(
         table=table,
         found=f"{negative.sum()} negative ids, the first {ids[first]} at position {first}",
-        rule="ids must be >= 0; for padding, set padding_idx to the id that means it; if they "
-        "are hashes of 64 bits, make the module with negative_ids=True",
+        rule="ids must be >= 0; for padding, set padding_idx to that id; for hashes of 64 "
+        "bits, make the module with negative_ids=True",
     )
 
 
 class EmbeddingOptionError(ContractError):
-    """An embedding was asked for something that a sparse table doesn't do."""
+    """Sparse tables do not support an option of an embedding, or its value."""
 
     code = "contract.embedding_option"
     option: str

@@ -108,22 +108,22 @@ class _ByRows(torch.optim.Optimizer, ABC):
 
 
 class FTRL(_ByRows):
-    """FTRL-Proximal (McMahan et al., 2013), of which sparse linear models are trained.
+    """FTRL-Proximal (McMahan et al., 2013), an optimizer for sparse linear models.
 
-    A value is 0 while the sum of its gradients stays within ``l1``. First values count as
-    learned: the first step goes on from them.
+    A value that starts at 0 stays 0 while the absolute sum of its gradients is at most ``l1``.
+    If a value starts elsewhere, the first step continues from it.
 
     Args:
         params: Parameters, or groups of them.
-        lr: The paper's alpha.
-        beta: The paper's beta: the steps of a value shrink once its gradients, as the root of
-            the sum of their squares, are beyond it. From 1e-6 to 1e6.
-        l1: The paper's lambda 1, from 0 to 1e6.
-        l2: The paper's lambda 2, from 0 to 1e6.
+        lr: The learning rate, alpha in the paper.
+        beta: Beta in the paper, added to the root of the sum of squared gradients, by which
+            the rate is divided. From 1e-6 to 1e6.
+        l1: Lambda 1 in the paper, from 0 to 1e6.
+        l2: Lambda 2 in the paper, from 0 to 1e6.
 
     Raises:
-        OptimizerOptionError: if an option is no number, or not in its range.
-        TypeError: if a group has another option.
+        OptimizerOptionError: if an option is not a number, or out of its range.
+        TypeError: if a group has an unknown option.
     """
 
     _rule = RULES["ftrl"]
@@ -167,20 +167,21 @@ class FTRL(_ByRows):
 
 
 class RowwiseAdagrad(_ByRows):
-    """Adagrad with one sum a row, as FBGEMM's and TorchRec's EXACT_ROWWISE_ADAGRAD.
+    """Adagrad with one sum per row, as EXACT_ROWWISE_ADAGRAD of FBGEMM and TorchRec.
 
-    A row of an embedding divides its rate by the root of the sum of the mean squares of its
-    gradients: one number of state a row. Other parameters have one sum a value, as in Adagrad.
+    Each step adds the mean of the squared gradient of a row to the row's sum, and divides the
+    rate by the root of that sum. So the state of a row is one number. Other parameters have
+    one sum per value, as in Adagrad.
 
     Args:
         params: Parameters, or groups of them.
         lr: Learning rate.
-        initial_accumulator_value: What sums begin as.
+        initial_accumulator_value: The first value of the sums.
         eps: Added to the root.
 
     Raises:
-        OptimizerOptionError: if an option is no number, or not in its range.
-        TypeError: if a group has another option.
+        OptimizerOptionError: if an option is not a number, or out of its range.
+        TypeError: if a group has an unknown option.
     """
 
     _rule = RULES["rowwise_adagrad"]

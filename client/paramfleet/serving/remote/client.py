@@ -38,7 +38,7 @@ _ROLE = "serving"
 
 @dataclass(frozen=True, slots=True)
 class ServedVersion:
-    """A version of a model: the state behind a change of a stream."""
+    """A version of a model: the state after a change of a stream."""
 
     stream: str
     number: int
@@ -46,14 +46,14 @@ class ServedVersion:
 
 @dataclass(frozen=True, slots=True)
 class FoundRows:
-    """Rows of one version, of all tables that were asked for."""
+    """Rows of all requested tables at one version."""
 
     rows: Mapping[str, NDArray[np.float32]]
     """By table: float32 [..., D], in the shape of the ids."""
 
     version: ServedVersion
     age_s: float
-    """How old the version was: seconds since the last moment that is in it."""
+    """Age of the version in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,23 +65,24 @@ class DenseParameters:
 
     version: ServedVersion
     tag: str
-    """Another one with other parameters."""
+    """Changes when the parameters change."""
 
 
 @final
 class Client:
-    """Asks one server. Threads may share it; connections are kept between requests.
+    """A client of one server. Threads may share it; it keeps connections between requests.
 
     Args:
-        url: Where it is, as ``http://host:7200``.
-        token: Of the role ``read``; ``admin`` for ``roll_back`` and ``follow``.
-        tls: For https: the file of the authority that signed the server's certificate, as
-            ``paramfleet certs`` makes it (``ca.crt``), or a context of your own, which may have
-            a certificate that stands for a token. None takes this machine's authorities.
-        timeout_s: Seconds that a request may take in all.
+        url: The server's address, such as ``http://host:7200``.
+        token: A token of the role ``read``; of ``admin`` for ``roll_back`` and ``follow``.
+        tls: For https: the certificate file of the authority that signed the server's
+            certificate, as ``paramfleet certs`` makes it (``ca.crt``), or your own SSL context,
+            which may have a client certificate that replaces the token. None uses the
+            authorities of this machine.
+        timeout_s: Timeout of a whole request in seconds.
 
     Raises:
-        RemoteOptionError: if an argument can't be used.
+        RemoteOptionError: if an argument is wrong.
     """
 
     def __init__(
@@ -109,15 +110,15 @@ class Client:
         self._widths: dict[str, int] = {}
 
     def lookup(self, ids: Mapping[str, NDArray[np.int64]]) -> FoundRows:
-        """Return the rows of ids, int64 of any shape by table; all of one version.
+        """Return the rows of ids, int64 of any shape by table, all at one version.
 
         Raises:
-            LookupIdsError: if ids aren't integers.
+            LookupIdsError: if ids are not integers.
             ServerUnreachableError: if no answer came in time.
-            ServerRefusedError: if the server doesn't answer this caller.
-            ServerAnswerError: if the answer isn't one.
-            FleetError: the server's own, such as ``ServingTableError``, ``ServerBusyError``,
-                ``NoVersionError``, ``LookupTooLargeError``.
+            ServerRefusedError: if the server refused the caller or the request.
+            ServerAnswerError: if the answer does not match the request.
+            FleetError: errors of the server, such as ``ServingTableError``,
+                ``ServerBusyError``, ``NoVersionError``, ``LookupTooLargeError``.
         """
         arrays = {name: _ids_of(name, each) for name, each in ids.items()}
         body = b"".join(tensor_pieces(arrays, {}))
@@ -132,10 +133,10 @@ class Client:
         return FoundRows(tensors, self._version_of(answer), age_s)
 
     def width_of(self, table: str) -> int:
-        """Return D of a table.
+        """Return the row width D of a table.
 
         Raises:
-            ServingTableError: if there is none of the name.
+            ServingTableError: if the server has no table of this name.
             FleetError: as ``lookup``.
         """
         if table not in self._widths:
@@ -151,7 +152,7 @@ class Client:
         return self._widths[table]
 
     def version(self) -> ServedVersion:
-        """Return which version is served now.
+        """Return the version that is served now.
 
         Raises:
             FleetError: as ``lookup``.
@@ -159,7 +160,7 @@ class Client:
         return self._as_version(self._read("/v1/version", "version", dict))
 
     def dense(self, *, known: str = "") -> DenseParameters | None:
-        """Return the dense parameters; None if they are still those of a known tag.
+        """Return the dense parameters; None if they still have the tag ``known``.
 
         Raises:
             FleetError: as ``lookup``.
@@ -175,16 +176,16 @@ class Client:
     def roll_back(
         self, number: int, *, stream: str = "", timeout_s: float = 300.0
     ) -> ServedVersion:
-        """Have a former number of the stream served until ``follow``; for admins.
+        """Make the server serve an earlier number of the stream until ``follow``; for admins.
 
         Args:
-            number: Which.
-            stream: Of which stream, as ``version`` names it; another one, which a job may have
-                begun meanwhile, is refused. Empty takes the current one.
-            timeout_s: Seconds that it may take.
+            number: The number of the change.
+            stream: The name of the stream, as ``version`` returns it. The request is refused
+                if the server follows another stream now. Empty means the current one.
+            timeout_s: Timeout in seconds.
 
         Raises:
-            NumberNotKeptError: if what it is made of isn't there any more.
+            NumberNotKeptError: if the files of this number were deleted.
             FleetError: as ``lookup``.
         """
         asked = {"number": number} | ({"stream": stream} if stream else {})
@@ -194,7 +195,7 @@ class Client:
         return self._as_version(answer.get("version"))
 
     def follow(self) -> None:
-        """Have the newest version served again; for admins.
+        """Make the server serve the newest version again; for admins.
 
         Raises:
             FleetError: as ``lookup``.
@@ -202,7 +203,7 @@ class Client:
         self._ask(Request("POST", "/v1/follow"))
 
     def close(self) -> None:
-        """Close the connections that nobody uses; the client can go on."""
+        """Close the idle connections; the client can still be used."""
         self._connections.close()
 
     def __enter__(self) -> Self:

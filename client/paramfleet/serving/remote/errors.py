@@ -12,7 +12,7 @@ __all__ = [
 
 
 class ServerUnreachableError(UnavailableError):
-    """No whole answer came in time."""
+    """The server did not answer completely in time."""
 
     code = "unavailable.serving"
     url: str
@@ -21,7 +21,7 @@ class ServerUnreachableError(UnavailableError):
 
 
 class ServerRefusedError(ContractError):
-    """The server doesn't answer this caller, or not this."""
+    """The server refused the caller or the request."""
 
     code = "contract.serving_refused"
     url: str
@@ -31,7 +31,7 @@ class ServerRefusedError(ContractError):
 
 
 class ServerAnswerError(IntegrityError):
-    """What came isn't an answer to what was asked."""
+    """The answer of the server does not match the request."""
 
     code = "integrity.serving_answer"
     url: str
@@ -40,7 +40,7 @@ class ServerAnswerError(IntegrityError):
 
 
 class RemoteOptionError(ContractError):
-    """An argument can't be what a client needs."""
+    """An argument of the client is wrong."""
 
     code = "contract.remote_option"
     option: str
@@ -49,9 +49,9 @@ class RemoteOptionError(ContractError):
 
 
 class LookupIdsError(ContractError):
-    """What was to be looked up are no ids."""
+    """The ids of a lookup are not integers."""
 
     code = "contract.lookup_ids"
     table: str
     dtype: str
-    sentence = "ids of table {table!r} are {dtype}: give whole numbers, as int64"
+    sentence = "ids of table {table!r} are {dtype}: give integers, such as int64"

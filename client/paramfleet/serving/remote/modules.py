@@ -26,11 +26,11 @@ class RemoteRows(TableRows):
     """A module from ids of any shape ``[...]`` to rows ``[..., D]``, which a server has.
 
     Args:
-        client: Who asks it.
-        table: Which table.
+        client: The client of the server.
+        table: The name of the table.
 
     Raises:
-        ServingTableError: if the server has none of the name.
+        ServingTableError: if the server has no table of this name.
         FleetError: as ``Client.lookup``.
     """
 
@@ -50,16 +50,16 @@ class RemoteRows(TableRows):
 
 @final
 class RemoteEmbedding(ServedEmbedding):
-    """As ``fleet.nn.Embedding``, over a server's table; for inference.
+    """``fleet.nn.Embedding`` over a table of a server; for inference.
 
     Args:
-        client: Who asks.
-        table: Which table.
-        padding_idx: The id that reads as zeros; None for none.
-        negative_ids: Whether negative ids are taken, too.
+        client: The client of the server.
+        table: The name of the table.
+        padding_idx: The id whose row is zeros; None for none.
+        negative_ids: Whether negative ids are accepted.
 
     Raises:
-        ServingTableError: if the server has none of the name.
+        ServingTableError: if the server has no table of this name.
         FleetError: as ``Client.lookup``.
     """
 
@@ -76,18 +76,18 @@ class RemoteEmbedding(ServedEmbedding):
 
 @final
 class RemoteEmbeddingBag(ServedEmbeddingBag):
-    """As ``fleet.nn.EmbeddingBag``, over a server's table; for inference.
+    """``fleet.nn.EmbeddingBag`` over a table of a server; for inference.
 
     Args:
-        client: Who asks.
-        table: Which table.
+        client: The client of the server.
+        table: The name of the table.
         padding_idx: The id that is left out of its bag; None for none.
         mode: ``sum``, ``mean`` or ``max`` over a bag.
         include_last_offset: The last of ``offsets`` is the number of ids.
-        negative_ids: Whether negative ids are taken, too.
+        negative_ids: Whether negative ids are accepted.
 
     Raises:
-        ServingTableError: if the server has none of the name.
+        ServingTableError: if the server has no table of this name.
         FleetError: as ``Client.lookup``.
     """
 
@@ -111,20 +111,20 @@ class RemoteEmbeddingBag(ServedEmbeddingBag):
 
 
 def refresh(model: torch.nn.Module, client: Client) -> bool:
-    """Give a model the dense parameters that a server has now.
+    """Copy the current dense parameters of a server into a model.
 
-    Call it between two forwards. Buffers, as a BatchNorm's statistics, stay those of the
-    export: a stream has parameters alone. On an error the model isn't changed.
+    Call it between two forwards. Buffers, such as BatchNorm statistics, keep the values of the
+    export, because a stream contains only parameters. On an error the model is not changed.
 
     Args:
-        model: As ``fleet.serving.load`` returned it.
-        client: Who asks.
+        model: The model that ``fleet.serving.load`` returned.
+        client: The client of the server.
 
     Returns:
-        Whether they were others than it had from there.
+        Whether the parameters changed since the last call.
 
     Raises:
-        ExportMismatchError: if the server's are those of another model.
+        ExportMismatchError: if the parameters of the server are those of another model.
         ServerUnreachableError: if no answer came in time.
         FleetError: as ``Client.lookup``.
     """
