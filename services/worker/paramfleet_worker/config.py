@@ -152,10 +152,11 @@ class LaunchSettings(SecuritySettings):
     the script passed, which saves importing torch."""
 
     share_imports: bool = True
-    """Start sooner, on Linux, by forking the processes from one that has imported torch and
-    paramfleet. With --no-share_imports each process is a new interpreter. That is also what
-    happens if the script's folder has a module with the name of one that torch or paramfleet
-    import, or if the script sets an environment variable that libraries read."""
+    """On Linux, import torch and paramfleet once, and fork the processes of the job from that
+    process, so that they start sooner. With --no-share_imports each process is a new Python
+    interpreter with its own imports. This is also the case if a module in the script's folder
+    has the same name as a module that torch or paramfleet imports, or if the script sets an
+    environment variable that libraries read at import, such as OMP_NUM_THREADS."""
 
     ips: str = ""
     """Addresses of the machines, separated by commas. The first one hosts the rendezvous."""

@@ -177,10 +177,10 @@ def _page(operator: Operator, options: dict[str, Any]) -> None:
 
 
 def _end(operator: Operator, options: dict[str, Any]) -> None:
-    """End the training after the step under way.
+    """End the training after the current step.
 
-    A script that leaves its loop when fleet.should_stop() is true then runs what comes after
-    the loop, as at its end. Of any other script nothing more is run.
+    A script that leaves its loop when fleet.should_stop() is true then runs the code after the
+    loop. Any other script ends without running further code.
     """
     show(operator.post("end"), ["the job ends"], options)
 

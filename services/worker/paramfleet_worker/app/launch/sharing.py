@@ -66,7 +66,7 @@ class Sharing:
             if not imports_torch(source):
                 return
             if reason := reason_against(source, self._environment):
-                say(f"each process imports for itself: {reason}")
+                say(f"each process does its own imports, which takes longer: {reason}")
                 return
         elif plan.script[0] != "-P" or reason_against("", self._environment):
             return
