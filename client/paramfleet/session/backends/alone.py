@@ -6,8 +6,9 @@ from collections.abc import Callable
 import torch
 from typing_extensions import override
 
+from paramfleet.config.strategy import DistributedStrategy, TrainingMode
 from paramfleet.nn.table_binding import TableNotTrainedError, check_covered
-from paramfleet.session.backends.base import Backend
+from paramfleet.session.backends.base import Backend, Own
 from paramfleet.training.optimizer import DistributedOptimizer
 
 __all__ = ["AloneBackend"]
@@ -19,6 +20,11 @@ class AloneBackend(Backend):
     """The role says who this process is; there is no other to wait for."""
 
     joined = False
+
+    def __init__(self, own: Own) -> None:
+        super().__init__(own)
+        self._has_begun = False
+        """Whether the script called ``fleet.init_worker``, with an optimizer."""
 
     @override
     def worker_index(self) -> int:
@@ -38,9 +44,24 @@ class AloneBackend(Backend):
         return [payload]
 
     @override
+    def take_optimizer(
+        self,
+        inner: torch.optim.Optimizer,
+        strategy: DistributedStrategy,
+        make: Callable[[TrainingMode], DistributedOptimizer],
+    ) -> DistributedOptimizer:
+        made = super().take_optimizer(inner, strategy, make)
+        if not self.own.role().distributed:
+            from paramfleet.session.backends.first_steps import watch_first_steps  # noqa: PLC0415 - a job's worker compiles elsewhere
+
+            watch_first_steps(made, lambda: self._has_begun)
+        return made
+
+    @override
     def start(
         self, optimizer: DistributedOptimizer | None, model: torch.nn.Module | None
     ) -> None:
+        self._has_begun = optimizer is not None
         if optimizer is None or model is None:
             return
         self._note_untrained(optimizer, model)

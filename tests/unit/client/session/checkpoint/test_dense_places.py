@@ -59,6 +59,7 @@ def made(order: Any, model: torch.nn.Module | None = None, steps: int = 0) -> Ma
     towers = session.distributed_model(model or Towers())
     lists = [list(getattr(towers, name).parameters()) for name in ("rows", "a", "b")]
     session.distributed_optimizer((ORDERS[order] if isinstance(order, str) else order)(*lists))
+    session.init_worker()
     for _ in range(steps):
         step(session)
     return session, Saving(session)

@@ -40,6 +40,7 @@ class Training:
         strategy.checkpoint_configs = configs
         inner = torch.optim.SGD(model.parameters(), lr=1.0)
         self.optimizer = session.distributed_optimizer(inner, strategy)
+        session.init_worker()
 
     def steps(self, count: int) -> None:
         for _ in range(count):
