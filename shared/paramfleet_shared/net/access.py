@@ -28,6 +28,7 @@ from paramfleet_shared.net.tls import TlsEnd, member_of
 from paramfleet_shared.net.tokens import KnownTokens, SeveralTokens, Tokens, entry_of
 from paramfleet_shared.settings.config import JobSettings
 from paramfleet_shared.system.clock import Clock, SystemClock
+from paramfleet_shared.telemetry.seldom import SeldomWarning
 from paramfleet_shared.values.texts import printable, shortened
 
 __all__ = [
@@ -65,6 +66,9 @@ _SERVED: dict[str, frozenset[str]] = {
 _MARK = "__paramfleet_access__"
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _MAX_TOKEN_LENGTH = 512
+
+_REFUSALS_AT_ONCE = 10
+"""Refusals that are logged within a few seconds: anybody can ask, as often as they like."""
 
 _KEY_HEADER = "Paramfleet-Key"
 """Holds the half of a session that isn't in the cookie."""
@@ -149,7 +153,8 @@ class Gate:
             it does for nobody; None where callers aren't asked for certificates.
         hosts: The hosts that it may be asked by; without, this machine's addresses.
         open_reading: Whether everybody may read.
-        clock: For how long codes and sessions last.
+        clock: For how long codes and sessions last, and how often refusals are logged.
+        job: Named by commands in refusals; empty where there is none.
     """
 
     def __init__(
@@ -160,6 +165,7 @@ class Gate:
         hosts: AllowedHosts | None = None,
         open_reading: bool = False,
         clock: Clock | None = None,
+        job: str = "",
     ) -> None:
         self._by_token = by_token
         self._by_certificate = by_certificate
@@ -168,6 +174,10 @@ class Gate:
         self._clock = clock or SystemClock()
         self._sessions: Sessions[Identity] = Sessions()
         self._attempts = Attempts()
+        self._job = job
+        self._refused = SeldomWarning(
+            log, "access.refused", self._clock, at_once=_REFUSALS_AT_ONCE
+        )
 
     @web.middleware
     async def middleware(
@@ -181,11 +191,11 @@ class Gate:
             access = "admin"
         reason = self._hosts.refusal(request.headers.getall("Host", []), local=_local(request))
         if reason:
-            return _refuse(request, 421, access or "open", reason)
+            return self._refuse(request, 421, access or "open", reason)
         if access is None:
             return await handler(request)
         if request.method not in _SAFE_METHODS and _is_foreign(request):
-            return _refuse(request, 403, access, "asked by a page of another origin")
+            return self._refuse(request, 403, access, "asked by a page of another origin")
         refusal = None if access == "open" else self._judge(request, access)
         return await handler(request) if refusal is None else refusal
 
@@ -203,8 +213,9 @@ class Gate:
         now = self._clock.monotonic()
         who = self._sessions.redeem(code, now=now) if code else self._find_token(token)
         if who is None or not who.is_valid():
-            wrong = "the code was used, or is too old: `paramfleet page` makes another"
-            return self._refuse_wrong(request, "open", wrong if code else "no such token")
+            return self._refuse_wrong(
+                request, "open", self._no_such_code() if code else "no such token"
+            )
         name = f"{who.name.removesuffix(_IN_BROWSER)}{_IN_BROWSER}"
         cookie, key = self._sessions.begin(replace(who, name=name), now=now)
         answer = web.json_response({"key": key, "name": name, "roles": sorted(who.roles)})
@@ -229,15 +240,15 @@ class Gate:
                 request[_IDENTITY] = identity
                 return None
             who = f"{identity.name} is {' and '.join(sorted(identity.roles))}"
-            return _refuse(request, 403, access, who)
+            return self._refuse(request, 403, access, who)
         if access == "read" and self._open_reading:
             return None
         if self._by_token is None and self._by_certificate is None:
-            return _refuse(request, 403, access, _NO_WAY_IN)
+            return self._refuse(request, 403, access, _NO_WAY_IN)
         reason = "; ".join(map(str, found)) or "no token"
         if "Authorization" in request.headers or _KEY_HEADER in request.headers:
             return self._refuse_wrong(request, access, reason)
-        return _refuse(request, 401, access, reason)
+        return self._refuse(request, 401, access, reason)
 
     def _ask_who(self, request: web.Request) -> list[Identity | str]:
         """Return whom each thing stands for that a request shows, or why for nobody."""
@@ -263,9 +274,33 @@ class Gate:
     def _refuse_wrong(self, request: web.Request, access: str, reason: str) -> web.Response:
         """Refuse somebody who showed what isn't known; after some, with fewer words."""
         if not self._attempts.wrong(request.remote or "?", now=self._clock.monotonic()):
-            return _refuse(request, 401, access, reason)
+            return self._refuse(request, 401, access, reason)
         error = {"code": "too_many_attempts", "message": "wait a minute", "needed": access}
         return web.json_response({"error": error}, status=429, headers={"Retry-After": "60"})
+
+    def _no_such_code(self) -> str:
+        command = f"paramfleet page --job {self._job}" if self._job else "paramfleet page"
+        return f"the code was used, or is too old: `{command}` makes another"
+
+    def _refuse(
+        self, request: web.Request, status: int, access: str, reason: str
+    ) -> web.Response:
+        path = shortened(printable(request.path, lines=False))
+        self._refused.warn(
+            peer=request.remote or "?",
+            method=request.method,
+            path=path,
+            needed=access,
+            reason=reason,
+        )
+        word = {401: "unauthenticated", 421: "misdirected"}.get(status, "forbidden")
+        asked = f"{request.method} {path}"
+        message = (
+            f"{asked}: {reason}" if status == 421 else f"{asked} is for {access}: {reason}"
+        )
+        error = {"code": word, "message": message, "needed": access}
+        headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
+        return web.json_response({"error": error}, status=status, headers=headers)
 
 
 GATE = web.AppKey("paramfleet_gate", Gate)
@@ -310,6 +345,7 @@ def gate_of(settings: JobSettings, tls: TlsEnd | None) -> Gate:
         by_certificate=None if tls is None else by_certificate,
         hosts=AllowedHosts(_own_hosts(settings), settings.admin_hosts),
         open_reading=settings.admin_open_reading,
+        job=settings.job,
     )
 
 
@@ -365,24 +401,3 @@ def _is_foreign(request: web.Request) -> bool:
     """Whether a browser asks for a page that isn't ours."""
     origin = request.headers.get("Origin")
     return origin is not None and origin.partition("://")[2] != request.host
-
-
-def _refuse(request: web.Request, status: int, access: str, reason: str) -> web.Response:
-    peer = request.remote or "?"
-    path = shortened(printable(request.path, lines=False))
-    log.warning(
-        "access.refused",
-        extra={
-            "peer": peer,
-            "method": request.method,
-            "path": path,
-            "needed": access,
-            "reason": reason,
-        },
-    )
-    word = {401: "unauthenticated", 421: "misdirected"}.get(status, "forbidden")
-    asked = f"{request.method} {path}"
-    message = f"{asked}: {reason}" if status == 421 else f"{asked} is for {access}: {reason}"
-    error = {"code": word, "message": message, "needed": access}
-    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
-    return web.json_response({"error": error}, status=status, headers=headers)

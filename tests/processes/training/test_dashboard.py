@@ -232,7 +232,7 @@ def test_a_person_gives_a_token_where_they_have_no_link(
     running, admin = job
     page = browser.new_page()
     page.goto(f"{admin.url}/#code=spent")
-    expect(page.locator("#refusal")).to_contain_text("`paramfleet page` makes another")
+    expect(page.locator("#refusal")).to_contain_text("` makes another")
     expect(page.get_by_label("Token")).to_be_focused()
     assert page.url == f"{admin.url}/"
     assert violations(page) == []

@@ -14,7 +14,6 @@ from typing import NamedTuple
 from paramfleet_pserver.durability.data_folder import DataFolder
 from paramfleet_pserver.hosting.folders import claimed, note_owned
 from paramfleet_pserver.hosting.group import GroupParts, HostedGroup
-from paramfleet_pserver.hosting.seldom import SeldomWarning
 from paramfleet_shared.discovery.session import JobSession
 from paramfleet_shared.errors import UnavailableError
 from paramfleet_shared.errors.logs import (
@@ -23,6 +22,7 @@ from paramfleet_shared.errors.logs import (
     DiskFullError,
     LogInUseError,
 )
+from paramfleet_shared.telemetry.seldom import SeldomWarning
 
 __all__ = ["Begun", "GroupDisk"]
 

@@ -24,7 +24,6 @@ from paramfleet_pserver.durability.log.settings import LogSettings
 from paramfleet_pserver.durability.persistence import Persistence
 from paramfleet_pserver.following.follower import Promoted
 from paramfleet_pserver.hosting.folders import run_folder
-from paramfleet_pserver.hosting.seldom import SeldomWarning
 from paramfleet_pserver.tables.blocks import NewShard, in_memory
 from paramfleet_pserver.tables.owners import Owners
 from paramfleet_pserver.tables.table_store import TableStore
@@ -57,6 +56,7 @@ from paramfleet_shared.net.tls import tls_of
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.system.clock import Clock
 from paramfleet_shared.tables.disk.errors import TIER_FAILURES
+from paramfleet_shared.telemetry.seldom import SeldomWarning
 from paramfleet_shared.values.ids import Rank, Step
 from paramfleet_shared.values.versions import versions
 

@@ -14,7 +14,6 @@ from typing import Any
 from paramfleet_pserver.hosting.folders import held
 from paramfleet_pserver.hosting.group import GroupParts, HostedGroup
 from paramfleet_pserver.hosting.part import Hoster, Part
-from paramfleet_pserver.hosting.seldom import SeldomWarning
 from paramfleet_shared.discovery.plan import GroupPlan, Plan
 from paramfleet_shared.discovery.records import PROCESS
 from paramfleet_shared.discovery.session import JobSession
@@ -25,6 +24,7 @@ from paramfleet_shared.errors import (
     UnavailableError,
 )
 from paramfleet_shared.errors.following import NobodyTakesOverError
+from paramfleet_shared.telemetry.seldom import SeldomWarning
 from paramfleet_shared.values.versions import versions
 
 __all__ = ["Host"]

@@ -20,7 +20,6 @@ from paramfleet_pserver.hosting.following import Following, expected_of
 from paramfleet_pserver.hosting.group import Continued, GroupParts, HostedGroup, Planned
 from paramfleet_pserver.hosting.held import HeldCopies
 from paramfleet_pserver.hosting.planned_work import PlannedWork
-from paramfleet_pserver.hosting.seldom import SeldomWarning
 from paramfleet_shared.discovery.errors import FencedError
 from paramfleet_shared.discovery.plan import DISK, GroupPlan, ProcessId
 from paramfleet_shared.discovery.session import JobSession
@@ -28,6 +27,7 @@ from paramfleet_shared.errors import UnavailableError
 from paramfleet_shared.errors.following import HandoverError, NotWholeError
 from paramfleet_shared.errors.logs import DiskFailingError, DiskFullError
 from paramfleet_shared.net.rpc.endpoint import join_endpoint
+from paramfleet_shared.telemetry.seldom import SeldomWarning
 
 __all__ = ["Hoster", "Part"]
 

@@ -306,12 +306,14 @@ async def test_a_cookie_alone_which_every_port_of_the_host_is_sent_opens_nothing
 
 async def test_codes_and_sessions_end() -> None:
     clock = FakeClock()
-    gate = Gate(by_token=by_token, clock=clock)
+    gate = Gate(by_token=by_token, clock=clock, job="flights")
     late = gate.make_code(Identity(roles=frozenset({"admin"}), name="token ada"))
     await clock.advance(CODE_LIFE_S)
     async with in_browser(gate) as (client, _):
         async with client.post("/login", params={"code": late}) as answer:
             assert answer.status == 401
+            refusal = (await answer.json())["error"]["message"]
+            assert "`paramfleet page --job flights` makes another" in refusal
         async with client.post("/login", params={"token": "read-token"}) as answer:
             key = {"Paramfleet-Key": (await answer.json())["key"]}
         async with client.get("/look", headers=key) as answer:
@@ -365,6 +367,23 @@ async def test_a_refusal_is_logged_with_peer_and_reason_but_no_token(
     assert (facts["peer"], facts["needed"]) == ("127.0.0.1", "admin")
     assert "worker" in facts["reason"]
     assert "worker-token" not in str(facts)
+
+
+async def test_refusals_are_logged_some_at_a_time_and_those_left_out_are_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = FakeClock()
+    async with serving(Gate(by_token=by_token, clock=clock)) as url:
+        statuses = {(await ask(url, "/change"))[0] for _ in range(30)}
+        before = [each for each in caplog.records if each.message == "access.refused"]
+        clock.jump(60)
+        await ask(url, "/look")
+
+    *_, last = [each for each in caplog.records if each.message == "access.refused"]
+    assert statuses == {401}
+    assert len(before) == 10
+    assert not any(hasattr(each, "left_out") for each in before)
+    assert vars(last)["left_out"] == 20
 
 
 def test_a_route_that_does_not_say_whom_it_serves_keeps_the_server_from_starting() -> None:
