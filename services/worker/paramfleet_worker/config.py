@@ -105,7 +105,8 @@ class LaunchSettings(SecuritySettings):
 
     redis: str = ""
     """Address of a Redis, where the processes of the job find each other. By default the
-    launcher starts one for this job."""
+    launcher starts one for this job, without a port. It also starts one where the address is
+    this machine's and nothing listens there."""
 
     job: str = ""
     """Name of the job; jobs that share a Redis need different names. By default it is made from

@@ -7,7 +7,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from paramfleet_worker.process.probes import speaking
-from paramfleet_worker.process.probes.speaking import NotRedisError, require_redis
+from paramfleet_worker.process.probes.speaking import (
+    NoRedisThereError,
+    NotRedisError,
+    require_redis,
+)
 
 
 @contextlib.asynccontextmanager
@@ -39,7 +43,7 @@ async def listening(answer: bytes | None) -> AsyncIterator[int]:
 def test_a_redis_passes_whatever_it_says(answer: bytes) -> None:
     async def ask() -> None:
         async with listening(answer) as port:
-            await require_redis("127.0.0.1", port)
+            await require_redis("127.0.0.1", port, may_come=True)
 
     asyncio.run(ask())
 
@@ -57,7 +61,7 @@ def test_another_server_is_named_with_what_it_says(answer: bytes, said: str) -> 
         async with listening(answer) as port:
             match = f"at 127.0.0.1 port {port} is no Redis: {said}; "
             with pytest.raises(NotRedisError, match=match):
-                await require_redis("127.0.0.1", port)
+                await require_redis("127.0.0.1", port, may_come=True)
 
     asyncio.run(ask())
 
@@ -68,7 +72,7 @@ def test_a_silent_server_is_no_redis(monkeypatch: pytest.MonkeyPatch) -> None:
     async def ask() -> None:
         async with listening(None) as port:
             with pytest.raises(NotRedisError, match="said nothing"):
-                await require_redis("127.0.0.1", port)
+                await require_redis("127.0.0.1", port, may_come=True)
 
     asyncio.run(ask())
 
@@ -77,6 +81,40 @@ def test_a_redis_that_is_not_there_yet_may_come() -> None:
     async def ask() -> None:
         async with listening(b"") as port:
             pass
-        await require_redis("127.0.0.1", port)
+        await require_redis("127.0.0.1", port, may_come=True)
+
+    asyncio.run(ask())
+
+
+def test_a_redis_that_nobody_else_starts_is_missing_soon_and_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(speaking, "ANSWER_WITHIN_S", 0.3)
+
+    async def ask() -> None:
+        async with listening(b"") as port:
+            pass
+        match = f"no Redis at 127.0.0.1 port {port}: Connection refused; .*leave --redis out"
+        with pytest.raises(NoRedisThereError, match=match):
+            await require_redis("127.0.0.1", port, may_come=False)
+
+    asyncio.run(ask())
+
+
+def test_a_redis_that_is_starting_is_waited_for() -> None:
+    async def ask() -> None:
+        async with listening(b"") as port:
+            pass
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readline()
+            writer.write(b"+PONG\r\n")
+            writer.close()
+
+        async with asyncio.TaskGroup() as group:
+            asked = group.create_task(require_redis("127.0.0.1", port, may_come=False))
+            await asyncio.sleep(0)
+            async with await asyncio.start_server(serve, "127.0.0.1", port):
+                await asked
 
     asyncio.run(ask())

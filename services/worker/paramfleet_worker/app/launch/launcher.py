@@ -139,6 +139,7 @@ class Launcher:
             NoRedisServerError: if Redis must be started and there is no ``redis-server``.
             OldRedisServerError: if the one there is has no access lists.
             NotRedisError: if something else has the address of the job's Redis.
+            NoRedisThereError: if nothing has, and it is another machine's.
             OtherLaunchError: if another launch runs the job.
             OSError: if a log can't be written or a process can't be started.
         """
@@ -224,6 +225,7 @@ class Launcher:
 
         Raises:
             NotRedisError: if something else has its address.
+            NoRedisThereError: if nothing has, and this machine can't start it.
         """
         if self._plan.redis is None:
             await self._require_redis()
@@ -235,6 +237,12 @@ class Launcher:
             return self._events.empty()
         program = find_redis_server()
         require_access_lists(program)
+        if not self._plan.redis.socket and self._plan.alone:
+            where = f"{self._plan.redis.host} port {self._plan.redis.port}"
+            self._console.tell(
+                f"no Redis listens at {where}: starting one there for this job alone (without "
+                "--redis it needs no port)"
+            )
         redis = self._redis = OwnRedis(self._prepared)
         self._start(REDIS, redis.command(program), self._environment, keeper)
         await self._wait_redis(redis, lambda: not self._events.empty())
@@ -245,12 +253,13 @@ class Launcher:
 
         Raises:
             NotRedisError: if something else has its address.
+            NoRedisThereError: if nothing has, and no other machine's launcher may start it.
         """
         address = parse_redis(self._plan.facts.redis)
         if address is None:
             return
         question = asyncio.get_running_loop().create_task(
-            require_redis(address.host, address.port)
+            require_redis(address.host, address.port, may_come=not self._plan.alone)
         )
         while self._events.empty() and not question.done():
             await self._clock.sleep(0.01)

@@ -2,13 +2,17 @@
 
 import asyncio
 import contextlib
+import os
 
 from paramfleet_shared.errors import ContractError
 
-__all__ = ["ANSWER_WITHIN_S", "NotRedisError", "require_redis"]
+__all__ = ["ANSWER_WITHIN_S", "NoRedisThereError", "NotRedisError", "require_redis"]
 
 ANSWER_WITHIN_S = 8.0
 """How long a Redis may take that is there; one that loads its data says so at once."""
+
+_RETRY_S = 0.1
+"""Seconds between two attempts to reach a Redis that may be starting."""
 
 _ANSWERS = (b"+", b"-")
 """How a Redis begins its answer, also that it asks for a password, or isn't ready."""
@@ -26,18 +30,38 @@ class NotRedisError(ContractError):
     )
 
 
-async def require_redis(host: str, port: int) -> None:
-    """Pass if a Redis answers without TLS, or nobody listens: it may come later.
+class NoRedisThereError(ContractError):
+    """Nothing listens at the address that was given."""
+
+    code = "contract.no_redis_there"
+    where: str
+    why: str
+    sentence = (
+        "--redis: there is no Redis at {where}: {why}; start one there, name the address of "
+        "another one, or leave --redis out: the launcher then starts one for this job"
+    )
+
+
+async def require_redis(host: str, port: int, *, may_come: bool) -> None:
+    """Pass if a Redis answers without TLS, or nobody listens where it may come later.
+
+    Args:
+        host: Where it is.
+        port: The same.
+        may_come: Whether another machine's launcher may start it; else it has
+            ``ANSWER_WITHIN_S`` to come.
 
     Raises:
         NotRedisError: if another server answers, or none within ``ANSWER_WITHIN_S``.
+        NoRedisThereError: if nobody listens, and it isn't to come.
     """
     where = f"{host} port {port}"
     try:
-        async with asyncio.timeout(ANSWER_WITHIN_S):
-            reader, writer = await asyncio.open_connection(host, port)
-    except OSError:  # or TimeoutError
-        return
+        reader, writer = await _connected(host, port, waits=not may_come)
+    except OSError as error:  # or TimeoutError
+        if may_come:
+            return
+        raise NoRedisThereError(where=where, why=_why(error)) from error
     try:
         async with asyncio.timeout(ANSWER_WITHIN_S):
             writer.write(b"PING\r\n")
@@ -56,3 +80,33 @@ async def require_redis(host: str, port: int) -> None:
     if not said.startswith(_ANSWERS):
         shown = repr(said[:60].decode(errors="backslashreplace").strip())
         raise NotRedisError(where=where, said=f"it answered {shown}" if said else "it hung up")
+
+
+async def _connected(
+    host: str, port: int, *, waits: bool
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect, again and again for a while if it ``waits``.
+
+    Raises:
+        OSError: as of the last attempt.
+    """
+    last: OSError | None = None
+    try:
+        async with asyncio.timeout(ANSWER_WITHIN_S):
+            while True:
+                try:
+                    return await asyncio.open_connection(host, port)
+                except OSError as error:
+                    if not waits:
+                        raise
+                    last = error
+                await asyncio.sleep(_RETRY_S)
+    except TimeoutError as error:
+        raise last or error from error
+
+
+def _why(error: OSError) -> str:
+    """Return in words why nobody could be reached."""
+    if error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return error.strerror or str(error) or f"no answer within {ANSWER_WITHIN_S:g} s"
