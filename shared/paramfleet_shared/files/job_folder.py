@@ -95,6 +95,9 @@ class JobFacts:
     tls_dir: str = ""
     """The ``tls_dir`` setting."""
 
+    folder: str = ""
+    """The launcher's working folder; empty if it isn't known."""
+
 
 def runtime_dir(given: str) -> Path:
     """Return the folder of this user's running jobs, which is made if need be.

@@ -1,7 +1,8 @@
 """Which job an operator means, where its coordinator is, and by what token it is asked."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from typing_extensions import override
@@ -29,8 +30,8 @@ class NoJobError(ContractError):
         others = f"; running are {', '.join(self.running)}" if self.running else ""
         return (
             f"{which} of this user runs on this machine{others}: give the name of a running "
-            "job with --job, or for a job on another machine its registry with --redis (or "
-            "PARAMFLEET_REDIS), or the address of its page with --url"
+            "job with --job, or for a job on another machine its registry (Redis) with --redis "
+            "(or PARAMFLEET_REDIS), or the address of its page with --url"
         )
 
 
@@ -44,7 +45,7 @@ class SeveralJobsError(ContractError):
     def describe(self) -> str:
         return (
             f"{len(self.jobs)} jobs of this user run here: {', '.join(self.jobs)}; name one "
-            "with --job"
+            "with --job, or call this in the folder that one of them was launched from"
         )
 
 
@@ -67,11 +68,16 @@ class Found:
     names_registry: bool
     """Whether somebody says where its registry is; the usual place is no answer."""
 
+    chosen: str = ""
+    """Why it is this one of several that run here, in a line; empty if nothing was chosen."""
+
 
 def find_job(
     given: Mapping[str, Any], environment: Mapping[str, str], *, url: str = ""
 ) -> Found:
     """Return the job that is meant: the one named, else this user's only one here.
+
+    Of several it is the only one that was launched from the working folder.
 
     Args:
         given: ``job`` and ``redis`` as the command line has them; None for what it lacks.
@@ -79,14 +85,14 @@ def find_job(
         url: The admin address that is to be asked; its job's token is shown to no other.
 
     Raises:
-        SeveralJobsError: if none is named and this user runs several.
+        SeveralJobsError: if none is named and it could be any of several.
         SettingError: if a setting is wrong.
     """
     resolved: Resolved[JobSettings] = resolve(
         JobSettings, section="", arguments=given, environment=environment
     )
     settings = resolved.value
-    folder = _folder_of(resolved, url)
+    folder, others = _folder_of(resolved, url)
     has_registry = resolved.origins["redis"] != "default"
     facts = None if folder is None else folder.facts()
     if folder is None or facts is None:
@@ -111,6 +117,7 @@ def find_job(
         token=token_in(folder),
         folder=folder,
         names_registry=True,
+        chosen=_why_this(facts.job, others),
     )
 
 
@@ -123,8 +130,12 @@ def running_jobs(settings: JobSettings) -> list[str]:
     return sorted({facts.job for each in JobFolder.running(root) if (facts := each.facts())})
 
 
-def _folder_of(resolved: Resolved[JobSettings], url: str) -> JobFolder | None:
-    """Return the folder of the job that is meant, if it runs here.
+def _folder_of(
+    resolved: Resolved[JobSettings], url: str
+) -> tuple[JobFolder | None, Sequence[str]]:
+    """Return the folder of the job that is meant, if it runs here, and which others do.
+
+    The others are those that it was chosen from.
 
     Raises:
         SeveralJobsError: if it could be any of several.
@@ -133,26 +144,57 @@ def _folder_of(resolved: Resolved[JobSettings], url: str) -> JobFolder | None:
     try:
         root = runtime_dir(settings.runtime_dir)
     except UnsafeFolderError:
-        return None  # then no job of ours keeps anything there
+        return None, ()  # then no job of ours keeps anything there
     if url:
         at = url.rstrip("/")
         running = JobFolder.running(root)
-        return next((each for each in running if _text_of(each.admin_url_file) == at), None)
+        found = next((each for each in running if _text_of(each.admin_url_file) == at), None)
+        return found, ()
     has_registry = origins["redis"] != "default"
     if origins["job"] != "default":
         folder = JobFolder.find(root, settings.job)
         facts = None if folder is None else folder.facts()
         is_other = has_registry and facts and not is_same_registry(facts.redis, settings.redis)
-        return None if is_other else folder
-    if has_registry:
-        return None
+        return (None if is_other else folder), ()
+    return (None, ()) if has_registry else _only_one(root)
+
+
+def _only_one(root: Path) -> tuple[JobFolder | None, Sequence[str]]:
+    """Return the only job here, or of several the only one of the working folder.
+
+    Raises:
+        SeveralJobsError: if it could be any of several.
+    """
     folders: dict[str, JobFolder] = {}
+    own: list[str] = []
+    here = _working_folder()
     for each in JobFolder.running(root):  # parts of one job have folders that begin alike
-        if (facts := each.facts()) is not None:
-            folders.setdefault(facts.job, each)
-    if len(folders) > 1:
+        if (facts := each.facts()) is not None and facts.job not in folders:
+            folders[facts.job] = each
+            if here and facts.folder == here:
+                own.append(facts.job)
+    if len(folders) <= 1:
+        return next(iter(folders.values()), None), ()
+    if len(own) != 1:
         raise SeveralJobsError(jobs=list(folders))
-    return next(iter(folders.values()), None)
+    return folders[own[0]], [job for job in folders if job != own[0]]
+
+
+def _working_folder() -> str:
+    """Return this process's; empty if it is gone."""
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return ""
+
+
+def _why_this(job: str, others: Sequence[str]) -> str:
+    if not others:
+        return ""
+    return (
+        f"this is job {job}, launched from this folder; for another one that runs here "
+        f"({', '.join(others)}) give --job NAME"
+    )
 
 
 def _token_of(settings: JobSettings) -> str:

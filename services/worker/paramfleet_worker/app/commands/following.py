@@ -29,7 +29,11 @@ SECONDS = FiniteRange(min=0.01, max=1e6)
 
 @click.command("follow", cls=BoundedCommand)
 @click.argument("folder", metavar="DIR", type=FOLDER)
-@click.option("--job", help="Name of the job. Needed only if you run several jobs here.")
+@click.option(
+    "--job",
+    help="Name of the job. By default your only job here, or the one that was launched from "
+    "this folder.",
+)
 @click.option("--redis", help="Address of the job's Redis, for a job on other machines.")
 @click.option(
     "--every", "every_s", default=0.2, show_default=True, type=SECONDS,
@@ -69,6 +73,8 @@ def follow(
         if found.folder is None and not found.names_registry:
             running = running_jobs(found.settings)
             raise NoJobError(job=job or "", running=running)
+        if found.chosen:
+            echo(found.chosen, err=True)
         setup_logging("serving", level="INFO", log_format=found.settings.log_format)
         clock = SystemClock()
         writer = StreamWriter(folder, clock=clock, keep_bases=plan.pop("keep"))

@@ -330,6 +330,8 @@ def _operator_of(options: dict[str, Any]) -> Operator:
     With ``tls_dir`` set, its admin.crt and admin.key say who asks, and a token as well.
 
     Raises:
+    if found.chosen:
+        echo(found.chosen, err=True)
         NoJobError: if none of them says where the job is.
     """
     found = _find(options)
@@ -389,7 +391,8 @@ def job_command(
             sys.exit(130)
 
     where = [
-        _finding(["--job"], help="Name of the job. Needed only if you run several jobs here.",
+        _finding(["--job"], help="Name of the job. By default your only job here, or the one "
+                 "that was launched from this folder.",
                  shell_complete=jobs),
         _finding(["--url"], help="Admin address of the coordinator; by default it is looked up "
                  "in the job's folder or in its Redis.", envvar="PARAMFLEET_ADMIN_URL"),

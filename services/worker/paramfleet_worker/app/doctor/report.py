@@ -209,9 +209,7 @@ def _look_at_ports(settings: JobSettings, wanted: Wanted) -> tuple[PortFacts, ..
     help="Memory in GiB that you expect the tables to need on this machine.",
 )
 @click.option("--security", is_flag=True, help="Show what of a job is open, and to whom.")
-@click.option(
-    "--job", help="With --security: name of the job. Needed only if several run here."
-)
+@click.option("--job", help="With --security: name of the job, as of `paramfleet status`.")
 @click.option(
     "--logs",
     type=click.Path(path_type=Path),

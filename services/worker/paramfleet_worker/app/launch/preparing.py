@@ -329,5 +329,6 @@ def _write_facts(prepared: PreparedLaunch) -> None:
         redis=url,
         pid=os.getpid(),
         tls_dir=prepared.job.tls_dir,
+        folder=str(Path.cwd()),
     )
     prepared.folder.write_facts(facts)
