@@ -204,7 +204,10 @@ function drawState(status) {
       return pair;
     }),
   );
-  name("straggler", status.straggler?.words, "no worker is behind");
+  // A number that changes each second would be read out each second.
+  const isFree = ["async", "geo"].includes(status.mode);
+  const nobody = isFree ? "no worker waits for a slower one" : "no worker is behind";
+  name("straggler", status.straggler?.words, nobody);
   name("waits", status.servers.map(lastingWaitOf).filter(Boolean).join("; "), "no server waits");
   const link = at("prometheus");
   link.hidden = !status.prometheus_url;

@@ -6,7 +6,7 @@ It takes what the coordinator's admin API answers and returns lines; it prints n
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["board", "rows_of"]
+__all__ = ["board", "rows_of", "tables_of"]
 
 _BAR = {
     "data": "d", "pull": "<", "compute": "#", "push": ">", "barrier": ".", "wait": "w",
@@ -29,6 +29,7 @@ TABLE_COLUMNS = (
     "pushes",
 )
 SHARD_COLUMNS = ("table", "shard", "server", "rows", "bytes", "pulled", "pushed")
+DENSE_COLUMNS = ("name", "rows", "bytes", "pulls", "pushes")
 AUDIT_COLUMNS = ("number", "at", "who", "peer", "action", "before", "after")
 _TITLES = {"samples_per_s": "examples/s"}
 """What stands over a column that isn't called so."""
@@ -36,6 +37,19 @@ _TITLES = {"samples_per_s": "examples/s"}
 PROCESS_COLUMNS = ("index", "host", "groups", "follows", "state")
 GROUP_COLUMNS = ("group", "owner", "term", "follower", "lag", "moves_to", "protected")
 BARRIER_COLUMNS = ("name", "generation", "arrived", "missing")
+
+_OF_WORKERS = (
+    "staleness: steps ahead of the slowest worker  lag_reason: what most of the time goes to",
+    "time: d data  < pull  # compute  > push  . for others  w for data  p paused",
+)
+_OF_SERVERS = (
+    "request_ms: mean time of a request  rows: of tables, and values of dense parameters  "
+    "last_seen_s: seconds since the server was heard of"
+)
+"""What the columns mean whose names don't say it."""
+
+_GO_AHEAD = {"async": "max_staleness", "geo": "k_steps"}
+"""Modes in which no worker waits for a slower one, and the setting that counts there."""
 
 
 def board(status: Mapping[str, Any], *, width: int = 120) -> list[str]:
@@ -49,17 +63,18 @@ def board(status: Mapping[str, Any], *, width: int = 120) -> list[str]:
         f"{status['job']}: {status['state']}, {status['mode'] or 'no mode yet'}, "
         f"{_shown(status['samples_per_s'])} examples/s, loss {_shown(status['loss'])}"
     )
-    lines = [head, ""]
+    lines = [head, "", "workers"]
     workers = [{**worker, "time": _bar(worker)} for worker in status["workers"]]
     shown = ("rank", "step", "samples_per_s", "loss", "staleness", "time", "lag_reason")
     lines += rows_of(workers, shown)
-    lines.append("time: d data  < pull  # compute  > push  . for others  w for data  p paused")
+    lines += _OF_WORKERS
     lines += _of_data(status["workers"], width)
-    lines.append("")
+    lines += ["", "servers"]
     of_servers = ("index", "requests_per_s", "request_ms", "rows", "bytes", "last_seen_s")
     plan = status.get("plan")
     hosts = ("process",) if plan else ()
     lines += rows_of(status["servers"], (of_servers[0], *hosts, *of_servers[1:]))
+    lines.append(_OF_SERVERS)
     lines += _of_plan(plan) if plan else []
     lines += [
         f"server {each['index']} is lost; the job waits {_shown(each['waits_s'])} s more for it"
@@ -75,9 +90,27 @@ def board(status: Mapping[str, Any], *, width: int = 120) -> list[str]:
         f"barrier {each['name']}: waiting for {_shown(each['missing'])}"
         for each in status["barriers"]
     ]
-    straggler = status["straggler"]
-    lines += ["", straggler["words"] if straggler else "no worker is behind"]
+    if words := _of_lag(status):
+        lines += ["", words]
     return [line[:width] for line in lines]
+
+
+def _of_lag(status: Mapping[str, Any]) -> str:
+    """Return who holds the others up, or how far workers are apart that nobody holds up."""
+    straggler, mode = status["straggler"], status["mode"]
+    if straggler:
+        return str(straggler["words"])
+    if mode not in _GO_AHEAD:
+        return "no worker is behind"
+    training = [each for each in status["workers"] if each.get("alive", True)]
+    steps = [each["step"] for each in training if each["step"] and not each.get("done")]
+    if len(steps) < 2:
+        return ""
+    setting = _GO_AHEAD[mode]
+    value = (status.get("settings") or {}).get(setting)
+    bound = "" if value is None else f" ({setting} = {_shown(value)})"
+    apart = f"the first worker is {max(steps) - min(steps):,} steps ahead of the last"
+    return f"{mode}: no worker waits for a slower one; {apart}{bound}"
 
 
 def _of_data(workers: Sequence[Mapping[str, Any]], width: int) -> list[str]:
@@ -99,31 +132,57 @@ def _of_plan(plan: Mapping[str, Any]) -> list[str]:
     processes = [
         {**each, "state": _state_of(each)} for each in plan["processes"] if each["alive"]
     ]
-    lines = ["", *rows_of(processes, PROCESS_COLUMNS)]
+    lines = ["", "processes that host servers", *rows_of(processes, PROCESS_COLUMNS)]
     if plan["wanted"] and plan["wanted"] != len(processes):
         lines.append(f"{plan['wanted']} processes are asked for, {len(processes)} are there")
-    lines += ["", *rows_of(plan["groups"], GROUP_COLUMNS)]
+    lines += ["", "groups, each a server's part", *rows_of(plan["groups"], GROUP_COLUMNS)]
     if plan["unprotected"]:
         lines.append(f"without a follower: groups {_shown(plan['unprotected'])}")
     return lines
+
+
+def tables_of(tables: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return tables of rows, dense parameters apart, and the shards that are used most.
+
+    Args:
+        tables: What ``/api/v1/tables`` answers.
+    """
+    dense = [each for each in tables if each.get("kind") == "dense"]
+    sparse = [each for each in tables if each.get("kind") != "dense"]
+    lines = rows_of(sparse, TABLE_COLUMNS)
+    if dense:
+        columns = rows_of(dense, DENSE_COLUMNS, titles={"rows": "values"})
+        lines += ["", "dense parameters", *columns]
+    shards = [{"table": t["name"], **shard} for t in sparse for shard in t["shards"]]
+    used = "the shards used most: rows read and changed"
+    return [*lines, "", used, *rows_of(shards, SHARD_COLUMNS)]
 
 
 def _state_of(process: Mapping[str, Any]) -> str:
     return "draining" if process["draining"] else "serving"
 
 
-def rows_of(items: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> list[str]:
-    """Return items as a table with a line of names above; numbers stand to the right."""
+def rows_of(
+    items: Sequence[Mapping[str, Any]],
+    columns: Sequence[str],
+    *,
+    titles: Mapping[str, str] = _TITLES,
+) -> list[str]:
+    """Return items as a table with a line of names above; numbers stand to the right.
+
+    Args:
+        items: A line each.
+        columns: Which of their values.
+        titles: What stands over a column that isn't called so.
+    """
     cells = [[_shown(item.get(column)) for column in columns] for item in items]
-    titles = [_TITLES.get(column, column) for column in columns]
-    widths = [
-        max([len(title), *(len(row[i]) for row in cells)]) for i, title in enumerate(titles)
-    ]
+    heads = [titles.get(column, column) for column in columns]
+    widths = [max([len(head), *(len(row[i]) for row in cells)]) for i, head in enumerate(heads)]
     right = [
         all(isinstance(item.get(c), int | float | None) for item in items) for c in columns
     ]
     lines = []
-    for row in [titles, *cells]:
+    for row in [heads, *cells]:
         padded = [
             cell.rjust(width) if to_right else cell.ljust(width)
             for cell, width, to_right in zip(row, widths, right, strict=True)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from paramfleet_worker.core.board import board, rows_of
+from paramfleet_worker.core.board import board, rows_of, tables_of
 
 WORKER: dict[str, Any] = {
     "rank": 0, "step": 1234, "samples_per_s": 5120.0, "loss": 0.4321, "staleness": 0,
@@ -26,11 +26,47 @@ def test_the_board_tells_the_job_its_members_and_who_lags() -> None:
     lines = board(STATUS)
 
     assert lines[0] == "demo: training, sync, 9,000 examples/s, loss 0.5"
-    assert "dd<<<<##########>>.." in lines[3]
-    assert lines[4].endswith("its data is slow")
+    assert lines[2] == "workers"
+    assert "dd<<<<##########>>.." in lines[4]
+    assert lines[5].endswith("its data is slow")
+    assert "servers" in lines
+    assert any(line.startswith("staleness: steps ahead of") for line in lines)
     assert "barrier fleet.finish: waiting for 1" in lines
     assert lines[-1] == "worker 1 is behind"
     assert board({**STATUS, "straggler": None})[-1] == "no worker is behind"
+
+
+def test_where_no_worker_waits_for_another_the_board_tells_how_far_they_are_apart() -> None:
+    ahead, done = {**WORKER, "step": 2_334}, {**WORKER, "step": 1, "done": True}
+    geo = {
+        **STATUS,
+        "mode": "geo",
+        "straggler": None,
+        "settings": {"k_steps": 100},
+        "workers": [WORKER, ahead, done],
+    }
+
+    assert board(geo)[-1] == (
+        "geo: no worker waits for a slower one; the first worker is 1,100 steps ahead of the "
+        "last (k_steps = 100)"
+    )
+    assert board({**geo, "mode": "async"})[-1].endswith("1,100 steps ahead of the last")
+    assert board({**geo, "workers": [WORKER]})[-1].startswith("barrier "), "nothing to compare"
+
+
+def test_dense_parameters_are_no_tables() -> None:
+    shard = {"shard": 3, "server": 0, "rows": 2, "bytes": 8, "pulled": 5, "pushed": 4}
+    ads = {"name": "ads", "kind": "sparse", "tier": "memory", "rows": 2, "shards": [shard]}
+    dense = {"name": "tower", "kind": "dense", "rows": 1234, "bytes": 4936, "shards": []}
+
+    lines = tables_of([ads, dense])
+
+    (apart,) = [n for n, line in enumerate(lines) if line == "dense parameters"]
+    assert "ads" in lines[1]
+    assert lines[apart + 1].split()[:2] == ["name", "values"]
+    assert "1,234" in lines[apart + 2]
+    assert lines[-1].split()[:2] == ["ads", "3"]
+    assert "dense parameters" not in tables_of([ads])
 
 
 def test_the_board_says_that_a_server_is_waited_for() -> None:

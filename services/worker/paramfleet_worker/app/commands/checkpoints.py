@@ -18,8 +18,8 @@ from paramfleet_worker.core.board import rows_of
 __all__ = ["checkpoint", "export"]
 
 _LIST_COLUMNS = (
-    "name", "written_at", "step", "servers", "tables", "rows", "bytes", "whole", "consistent",
-    "base",
+    "name", "written_at", "step", "servers", "tables", "dense", "rows", "bytes", "whole",
+    "consistent", "base",
 )  # fmt: skip
 
 

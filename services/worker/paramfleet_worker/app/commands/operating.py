@@ -31,11 +31,10 @@ from paramfleet_worker.app.shell.completion import jobs
 from paramfleet_worker.core.board import (
     AUDIT_COLUMNS,
     BARRIER_COLUMNS,
-    SHARD_COLUMNS,
-    TABLE_COLUMNS,
     WORKER_COLUMNS,
     board,
     rows_of,
+    tables_of,
 )
 
 __all__ = [
@@ -82,11 +81,9 @@ def _top(operator: Operator, options: dict[str, Any]) -> None:
 
 
 def _tables(operator: Operator, options: dict[str, Any]) -> None:
-    """Show the tables of a job and the shards that are used most."""
+    """Show the tables of a job, its dense parameters, and the shards that are used most."""
     tables = operator.get("tables")
-    shards = [{"table": t["name"], **shard} for t in tables for shard in t["shards"]]
-    top = ["", "the shards used most: rows read and changed", *rows_of(shards, SHARD_COLUMNS)]
-    show(tables, [*rows_of(tables, TABLE_COLUMNS), *top], options)
+    show(tables, tables_of(tables), options)
 
 
 def _shrink(operator: Operator, options: dict[str, Any]) -> None:

@@ -35,6 +35,11 @@ class Listed:
     """Pservers that wrote files of it; 0 of one that a single process wrote."""
 
     tables: int = 0
+    """Sparse ones."""
+
+    dense: int = 0
+    """Dense parameters."""
+
     rows: int = 0
     """Of all sparse tables."""
 
@@ -79,6 +84,7 @@ class Listed:
             "workers": self.workers,
             "servers": self.servers,
             "tables": self.tables,
+            "dense": self.dense,
             "rows": self.rows,
             "bytes": self.bytes,
             "whole": self.whole,

@@ -33,7 +33,8 @@ def test_the_checkpoints_of_a_folder_come_newest_first(write: Write) -> None:
     second = found[1]
     assert second.written_at == datetime(2026, 5, 3, 10, tzinfo=UTC)
     facts = second.step, second.workers, second.servers, second.tables, second.rows
-    assert facts == (3, 2, 2, 2, 40)
+    assert facts == (3, 2, 2, 1, 40)
+    assert second.dense == 1, "parameters are no tables"
     files = [path for path in Path(second.path).iterdir() if path.suffix == ".safetensors"]
     assert second.bytes == sum(path.stat().st_size for path in files)
     assert second.whole
