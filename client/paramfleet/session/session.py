@@ -30,6 +30,7 @@ from paramfleet.training.load_notes import note_unsaved_states
 from paramfleet.training.optimizer import DistributedOptimizer, NotAnOptimizerError
 from paramfleet_shared.files.addresses import place_of
 from paramfleet_shared.system.clock import SystemClock
+from paramfleet_shared.system.process_names import name_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,6 +112,7 @@ class Session(Standing):
         elif self.is_server():
             self.settings = read_settings(host=self._role.host, warn=False)  # it warns itself
         if self.backend.joined:
+            name_process("worker", self.worker_index())
             watch_for_early_end(self.backend.abandon, rank=self.worker_index)
 
     def init_server(self, dirname: str | Path | None = None) -> None:

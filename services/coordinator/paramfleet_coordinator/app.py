@@ -50,6 +50,7 @@ from paramfleet_shared.settings.config import Resolved, read_environment
 from paramfleet_shared.settings.failpoints import LIFE, arm
 from paramfleet_shared.system.clock import Clock, SystemClock
 from paramfleet_shared.system.open_files import raise_open_files
+from paramfleet_shared.system.process_names import name_process
 from paramfleet_shared.telemetry.logs_and_metrics import setup_logging
 from paramfleet_shared.telemetry.otel import tracing_of
 
@@ -434,6 +435,7 @@ def run(resolved: Resolved[CoordinatorSettings]) -> int:
     settings = resolved.value
     level, log_format = settings.log_level, settings.log_format
     setup_logging("coordinator", level=level, log_format=log_format)
+    name_process("coordinator")
     arm(read_environment(), role="coordinator", index=0)
     raise_open_files()
     given = set(resolved.lines(given=True))

@@ -50,6 +50,7 @@ from paramfleet_shared.settings.failpoints import arm
 from paramfleet_shared.system.clock import Clock, SystemClock
 from paramfleet_shared.system.gc_tuning import freeze, keep_tidy
 from paramfleet_shared.system.open_files import raise_open_files
+from paramfleet_shared.system.process_names import name_process
 from paramfleet_shared.system.processes.started import changed_variables
 from paramfleet_shared.tables.kernels.basics.readiness import (
     COMPILING,
@@ -444,4 +445,6 @@ async def beside(*works: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 
 
 def _log_as(settings: PServerSettings, index: int | None) -> None:
+    """Show who this is in the log and in lists of processes."""
     setup_logging("pserver", index, settings.log_level, log_format=settings.log_format)
+    name_process("pserver", index)

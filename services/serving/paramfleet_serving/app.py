@@ -38,6 +38,7 @@ from paramfleet_shared.settings.config import Resolved, read_environment
 from paramfleet_shared.system.clock import Clock, SystemClock
 from paramfleet_shared.system.gc_tuning import freeze, keep_tidy
 from paramfleet_shared.system.open_files import raise_open_files
+from paramfleet_shared.system.process_names import name_process
 from paramfleet_shared.tables.kernels.basics.readiness import COMPILING, compiling, is_cold
 from paramfleet_shared.telemetry.logs_and_metrics import MetricRegistry, setup_logging
 
@@ -225,6 +226,7 @@ def run(resolved: Resolved[ServingSettings]) -> int:
     """
     settings = resolved.value
     setup_logging("serving", level=settings.log_level, log_format=settings.log_format)
+    name_process("serving")
     raise_open_files()
     for line in resolved.lines(given=True):
         log.info("setting %s", line)
