@@ -3,8 +3,22 @@
 from typing import Any
 
 from paramfleet.session.session import Session
+from paramfleet_shared.errors import ContractError
+from paramfleet_shared.values.bounds import MAX_WEIGHT
 
-__all__ = ["Reporting"]
+__all__ = ["ReportError", "Reporting"]
+
+
+class ReportError(ContractError):
+    """A script reported a number that nothing can have so many of."""
+
+    code = "contract.report"
+    name: str
+    value: float
+    sentence = (
+        f"fleet.report({{name}}={{value}}): must be a number from 0 to {MAX_WEIGHT:g}; nothing "
+        "was reported"
+    )
 
 
 class Reporting:
@@ -28,7 +42,13 @@ class Reporting:
             total_steps: Steps that this worker will have taken at the end of the training, if
                 the script knows: the terminal and the status page then say how long it takes.
             **metrics: Further numbers by name, drawn as curves; the first 16 names count.
+
+        Raises:
+            ReportError: if ``examples`` or ``total_steps`` is no number of things.
         """
+        for name, value in (("examples", examples), ("total_steps", total_steps)):
+            if value is not None and not 0 <= value <= MAX_WEIGHT:
+                raise ReportError(name=name, value=value)
         if total_steps is not None:
             self._session.progress.note(total_steps=int(total_steps))
         self._session.progress.report(loss=loss, examples=examples, metrics=metrics)

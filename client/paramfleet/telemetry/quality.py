@@ -9,7 +9,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MAX_CELLS", "AtK", "GroupCells", "at_k", "entropy", "group_auc", "log_losses"]
+from paramfleet_shared.errors import ContractError
+
+__all__ = [
+    "MAX_CELLS",
+    "AtK",
+    "GroupCells",
+    "PlacesError",
+    "at_k",
+    "entropy",
+    "group_auc",
+    "log_losses",
+]
 
 MAX_CELLS = 1 << 20
 """Cells of groups that a worker keeps by default: some 32 MiB."""
@@ -18,6 +29,14 @@ _WHOLE = 1 << 64
 """One more than the largest hash."""
 
 _LEAST = float(np.finfo(np.float64).eps)
+
+
+class PlacesError(ContractError):
+    """A metric was to count no places of a ranking."""
+
+    code = "contract.places"
+    k: int
+    sentence = "at_k(k={k}): must be 1 or more, the places of a ranking that count"
 
 
 def log_losses(scores: NDArray[np.float64], labels: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -67,7 +86,12 @@ def at_k(scores: NDArray[np.float64], labels: NDArray[np.float64], k: int) -> At
         scores: float [Q, C]; -inf marks a place without a candidate.
         labels: Relevance, [Q, C], none negative; relevant above 0.5 for the recall.
         k: Places that count, at least 1.
+
+    Raises:
+        PlacesError: if ``k`` is less.
     """
+    if k < 1:
+        raise PlacesError(k=k)
     gains = np.asarray(labels, np.float64)
     relevant = gains > 0.5
     chosen = relevant.any(axis=1)

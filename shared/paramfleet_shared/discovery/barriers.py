@@ -9,6 +9,7 @@ from paramfleet_shared.errors import OutcomeUnknownError, UnavailableError
 from paramfleet_shared.net.rpc.client import Channel
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.system.clock import Clock
+from paramfleet_shared.telemetry import waiting
 
 __all__ = ["BarrierCaller"]
 
@@ -67,8 +68,15 @@ class BarrierCaller:
         for name, number in passed.items():
             self._passed[name] = max(number, self._passed.get(name, 0))
 
-    async def pass_through(self, name: str, *, timeout_s: float) -> list[int]:
+    async def pass_through(
+        self, name: str, *, timeout_s: float, tells: bool = False
+    ) -> list[int]:
         """Wait for the other workers; a coordinator that was restarted elsewhere is found.
+
+        Args:
+            name: The barrier's.
+            timeout_s: How long others may take.
+            tells: Whether it is logged who is waited for, once it takes a while.
 
         Returns:
             The ranks that took part.
@@ -98,6 +106,11 @@ class BarrierCaller:
                 self._passed[name] = self.released[name] = generation
                 return arrived
             facts = {"arrived": arrived, "missing": list(reply["missing"]), "reason": ""}
+            waited_s = self._clock.monotonic() - started
+            if tells and waited_s >= waiting.TOLD_AFTER_S:
+                tells = False
+                at, missing = name.removeprefix("gather/"), facts["missing"]
+                waiting.tell_waiting(at, missing, waited_s=waited_s, at_most_s=timeout_s)
 
     async def _call(self, name: str, generation: int, *, left_s: float) -> Mapping[str, Any]:
         park_s = min(_PARK_S, _PARK_FRACTION * left_s)

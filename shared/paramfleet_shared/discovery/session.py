@@ -290,7 +290,8 @@ class JobSession:
 
         Args:
             name: Barriers of different names don't know each other.
-            timeout_s: None takes ``barrier_timeout_s``.
+            timeout_s: None takes ``barrier_timeout_s``, and says after some seconds who is
+                waited for.
 
         Raises:
             BarrierTimeoutError: if a worker didn't come in time; it says which.
@@ -300,7 +301,8 @@ class JobSession:
         self._require_worker(f"barrier {name!r}")
         patience_s = self._settings.barrier_timeout_s if timeout_s is None else timeout_s
         async with self._life.until_failure():
-            await self._barriers.pass_through(name, timeout_s=patience_s)
+            tells = timeout_s is None
+            await self._barriers.pass_through(name, timeout_s=patience_s, tells=tells)
 
     async def gather(
         self, name: str, payload: bytes, *, timeout_s: float | None = None
@@ -310,7 +312,7 @@ class JobSession:
         Args:
             name: As a barrier's.
             payload: This worker's; some MiB at most, because all go through Redis.
-            timeout_s: None takes ``barrier_timeout_s``.
+            timeout_s: As a barrier's.
 
         Raises:
             BarrierTimeoutError: if a worker didn't come in time; it says which.
@@ -326,7 +328,10 @@ class JobSession:
         put = partial(registry.put, self.member, epoch=epoch, use=use, payload=payload)
         async with self._life.until_failure():
             await self._insist(lambda: put(keep_s=patience_s))
-            ranks = await self._barriers.pass_through(barrier, timeout_s=patience_s)
+            tells = timeout_s is None
+            ranks = await self._barriers.pass_through(
+                barrier, timeout_s=patience_s, tells=tells
+            )
             found = await self._insist(lambda: registry.read_payloads(epoch=epoch, use=use))
         # No ranks: the coordinator has forgotten them.
         expected = ranks or (sorted(found) if self.elastic else range(self.worker_num))

@@ -1,12 +1,14 @@
 """A job from the first member to the last word, with real parts."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import aiohttp
 import pytest
 
+from paramfleet_shared.discovery import barriers
 from paramfleet_shared.discovery.errors import (
     BarrierTimeoutError,
     CoordinatorExistsError,
@@ -27,6 +29,7 @@ from paramfleet_shared.discovery.redis.store import RedisStore
 from paramfleet_shared.discovery.registry import CoordinatorRecord, Registry
 from paramfleet_shared.errors import JobFailedError
 from paramfleet_shared.system.clock import SystemClock
+from paramfleet_shared.telemetry import waiting
 from paramfleet_shared.testing.patience import LATE_S
 
 T = TypeVar("T")
@@ -174,6 +177,47 @@ async def test_a_worker_that_has_finished_is_not_waited_for(
             await workers[2].die()
 
         assert workers[0].session.failure() is None
+
+
+class Told(logging.Handler):
+    """What is logged of whom a worker waits for."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.facts: list[dict[str, Any]] = []
+        self.first = asyncio.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.msg == "worker.waits_for_others":
+            self.facts.append(vars(record))
+            self.first.set()
+
+
+async def test_who_waits_for_long_is_told_once_for_whom(
+    stage: Any,
+    redis_url: str,
+    job_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(waiting, "TOLD_AFTER_S", 0.2)
+    monkeypatch.setattr(barriers, "_PARK_S", 0.1)
+    told = Told()
+    monkeypatch.setattr(waiting.log, "handlers", [told])
+    async with stage(redis_url, job_name) as job:
+        job.coordinator(worker_num=2)
+        (first, second), _ = await job.crew(workers=2, pservers=1)
+        with caplog.at_level(logging.INFO):
+            async with asyncio.TaskGroup() as waits:
+                waits.create_task(first.session.gather("fleet.all_reduce", b"x"))
+                await told.first.wait()
+                with pytest.raises(BarrierTimeoutError):  # it says so itself, if it is to
+                    await second.session.barrier("its own", timeout_s=0.6)
+                await second.session.gather("fleet.all_reduce", b"y")
+
+    (facts,) = told.facts
+    assert (facts["at"], facts["missing"]) == ("fleet.all_reduce", "worker 1")
+    assert facts["waited_s"] < facts["at_most_s"]
 
 
 async def test_a_barrier_that_times_out_says_who_is_missing_and_may_be_tried_again(

@@ -12,6 +12,7 @@ from torch.distributed.distributed_c10d import Store
 
 from paramfleet.training.collective.errors import PeersLostError
 from paramfleet_shared.system.clock import Clock
+from paramfleet_shared.telemetry import waiting
 
 __all__ = ["StoreGroup"]
 
@@ -54,7 +55,8 @@ class StoreGroup:
         Args:
             name: Of the gather; every worker takes part in each as often.
             payload: What this worker brings.
-            timeout_s: Another limit than this object's.
+            timeout_s: Another limit than this object's. With this object's it is said after
+                some seconds who is waited for.
 
         Raises:
             PeersLostError: naming who is missing, as soon as one of them has ended, else
@@ -67,7 +69,7 @@ class StoreGroup:
         try:
             self._store.set(keys[self._rank], payload)  # type: ignore[arg-type]  # it takes bytes
             limit_s = self._timeout_s if timeout_s is None else timeout_s
-            self._wait(name, keys, began, limit_s)
+            self._wait(name, keys, began, limit_s, tells=timeout_s is None)
             found = [self._store.get(key) for key in keys]
             if number > 1:  # all came to the one before, so nobody reads this any more
                 self._store.delete_key(f"{name}/{number - 2}/{self._rank}")
@@ -97,7 +99,9 @@ class StoreGroup:
             if self._store.check([f"ended/{rank}"])
         }
 
-    def _wait(self, name: str, keys: Sequence[str], began: float, limit_s: float) -> None:
+    def _wait(
+        self, name: str, keys: Sequence[str], began: float, limit_s: float, *, tells: bool
+    ) -> None:
         """Wait until every key is there.
 
         Raises:
@@ -118,6 +122,9 @@ class StoreGroup:
                     waited_s=waited_s,
                     reason=next(iter(gone.values()), "not there yet"),
                 )
+            if tells and missing and waited_s >= waiting.TOLD_AFTER_S:
+                tells = False
+                waiting.tell_waiting(name, missing, waited_s=waited_s, at_most_s=limit_s)
             self._pause.wait(pause_s)
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 

@@ -3,11 +3,12 @@
 import asyncio
 import json
 import urllib.request
+from typing import Any
 
 import pytest
 import torch
 
-from paramfleet.api.reporting import Reporting
+from paramfleet.api.reporting import ReportError, Reporting
 from paramfleet.config.roles import RoleMaker
 from paramfleet.session.session import Session
 from paramfleet.session.worker_metrics import Progress
@@ -55,6 +56,29 @@ def test_a_report_may_say_how_many_steps_there_will_be() -> None:
     facts = session.progress.facts()
     assert facts["total_steps"] == 500
     assert facts["metrics"] == {"auc": 0.7}
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"total_steps": 1e308}, r"total_steps=1e\+308\): must be a number from 0 to 9"),
+        ({"total_steps": float("nan")}, "total_steps=nan"),
+        ({"total_steps": -1}, "total_steps=-1"),
+        ({"examples": -1}, "examples=-1"),
+        ({"examples": float("inf")}, "examples=inf"),
+    ],
+)
+def test_a_report_of_what_can_not_be_is_refused_and_changes_nothing(
+    given: dict[str, Any], named: str
+) -> None:
+    session = Session()
+    session.init(RoleMaker(distributed=False))
+    before = session.progress.facts()
+
+    with pytest.raises(ReportError, match=named):
+        Reporting(session).report(**{"loss": 0.5, "examples": 10, **given})
+
+    assert session.progress.facts() == before
 
 
 async def test_the_admin_address_tells_the_place_and_the_progress(clock: FakeClock) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tests.unit.client.api.test_together import together
 
 from paramfleet.telemetry.job_metrics import Metrics
-from paramfleet.telemetry.quality import GroupCells, at_k, group_auc, log_losses
+from paramfleet.telemetry.quality import GroupCells, PlacesError, at_k, group_auc, log_losses
 
 Array = NDArray[Any]
 NUM = 4000
@@ -211,3 +211,9 @@ def test_a_score_of_0_or_1_that_is_wrong_costs_a_number() -> None:
 
     assert losses[:3] == pytest.approx([36.04, 36.04, 0.0], abs=0.01)
     assert math.isnan(losses[3])
+
+
+@pytest.mark.parametrize("k", [0, -3])
+def test_no_places_of_a_ranking_are_refused(k: int) -> None:
+    with pytest.raises(PlacesError, match=rf"at_k\(k={k}\): must be 1 or more"):
+        at_k(np.ones((1, 2)), np.ones((1, 2)), k)

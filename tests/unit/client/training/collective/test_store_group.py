@@ -1,5 +1,6 @@
 """Where collective workers synchronize, it is known who is missing."""
 
+import logging
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -8,6 +9,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]  # documen
 from paramfleet.training.collective.errors import PeersLostError
 from paramfleet.training.collective.store_group import StoreGroup
 from paramfleet_shared.system.clock import SystemClock
+from paramfleet_shared.telemetry import waiting
 
 
 def store_group(store: HashStore, size: int, *, timeout_s: float = 10.0) -> list[StoreGroup]:
@@ -57,3 +59,19 @@ def test_who_comes_and_ends_is_not_missed() -> None:
     second.end("done")
 
     assert first.gather("meal", b"") == [b"", b""]
+
+
+def test_who_waits_for_long_says_once_for_whom(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(waiting, "TOLD_AFTER_S", 0.05)
+    first, *_ = store_group(HashStore(), 3, timeout_s=0.3)
+
+    with caplog.at_level(logging.INFO):
+        for timeout_s in (None, 0.2):  # with a limit of its own it may be long
+            with pytest.raises(PeersLostError):
+                first.gather("meal", b"", timeout_s=timeout_s)
+
+    (record,) = caplog.records
+    assert record.message == "worker.waits_for_others"
+    assert (vars(record)["at"], vars(record)["missing"]) == ("meal", "workers 1, 2")
