@@ -39,7 +39,7 @@ from paramfleet_shared.settings.option_groups import (
 )
 from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.telemetry.logs_and_metrics import setup_logging
-from paramfleet_worker.app.beginning.demo.command import SCRIPT, launch_words
+from paramfleet_worker.app.beginning.demo.command import NEXT, SCRIPT, launch_words
 from paramfleet_worker.app.beginning.new_project.command import new
 from paramfleet_worker.app.commands.checkpoints import checkpoint, export
 from paramfleet_worker.app.commands.operating import COMMANDS
@@ -397,7 +397,12 @@ def _demo(mode: str, servers: int, workers: int, steps: int, *, show: bool) -> N
         words = launch_words(
             mode=mode, servers=servers, workers=workers, steps=steps, torch=torch
         )
-        main.commands["launch"].main(words, prog_name="paramfleet demo")
+        try:
+            main.commands["launch"].main(words, prog_name="paramfleet demo")
+        except SystemExit as ended:
+            if not ended.code:
+                click.echo(NEXT, err=True)
+            raise
 
     sys.exit(exit_code_of("demo", run))
 

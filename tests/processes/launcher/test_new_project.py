@@ -47,3 +47,15 @@ def test_a_new_project_trains_on_a_job(tmp_path: Path) -> None:
     result = json.loads(trained.stdout.splitlines()[-1])
     assert (result["workers"], result["steps"]) == (2, 500)
     assert result["last_loss"] < 0.8 * result["first_loss"]
+
+
+@pytest.mark.forked
+def test_a_demo_that_went_well_says_what_to_run_next(tmp_path: Path) -> None:
+    ended = run(tmp_path, "paramfleet_worker", "demo", "--workers", "1", "--steps", "3")
+    wrong = run(tmp_path, "paramfleet_worker", "demo", "--mode", "sink")
+
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout.splitlines()[-1])["steps"] == 3
+    assert "next: `paramfleet new NAME`" in ended.stderr.splitlines()[-1]
+    assert wrong.returncode == 2
+    assert "next:" not in wrong.stderr

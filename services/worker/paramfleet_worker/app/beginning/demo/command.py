@@ -4,10 +4,17 @@ from pathlib import Path
 
 from paramfleet_shared.errors import ContractError
 
-__all__ = ["SCRIPT", "NoTorchError", "launch_words"]
+__all__ = ["NEXT", "SCRIPT", "NoTorchError", "launch_words"]
 
 SCRIPT = Path(__file__).with_name("clicks.py")
 """The example: a training script as users write them."""
+
+
+NEXT = (
+    "next: `paramfleet new NAME` makes a project for your own data and model, with a README; "
+    "`paramfleet demo --show` prints the script of this example"
+)
+"""What is said behind a demo that went well."""
 
 
 class NoTorchError(ContractError):
