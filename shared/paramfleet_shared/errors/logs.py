@@ -158,7 +158,7 @@ class LogTermError(ContractError):
     term: int
     sentence = (
         "the log in {path} holds commands of term {found}, and was to be continued with "
-        "{term}: read the registry again"
+        "{term}: read the registry (Redis) again"
     )
 
 

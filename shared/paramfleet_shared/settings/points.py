@@ -56,7 +56,8 @@ FAILPOINTS: Final[Mapping[str, Failpoint]] = {
     "before_send": Failpoint("worker", "A change is in the outbox, and isn't sent."),
     "after_answer": Failpoint("worker", "All pservers have answered a change."),
     "before_placement_written": Failpoint(
-        "coordinator", "What was decided of the job is about to be written to the registry."
+        "coordinator",
+        "What was decided of the job is about to be written to the registry (Redis).",
     ),
     "after_placement_written": Failpoint(
         "coordinator", "It is written, and no newcomer has read it."

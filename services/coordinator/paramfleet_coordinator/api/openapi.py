@@ -29,7 +29,7 @@ _REFUSALS = {
     413: "The body is too long.",
     415: "The body isn't application/json.",
     422: "A value isn't what it may be.",
-    503: "The registry is away; nothing was changed.",
+    503: "The registry (Redis) is away; nothing was changed.",
 }
 _OF_JSON = {404, 409, 422, 503}
 

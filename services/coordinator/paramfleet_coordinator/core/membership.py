@@ -344,7 +344,7 @@ class Membership:
             if place.member.role == PROCESS or place.member.process:
                 place.ended = self._launchers.saw_end(place.member)
             if self._is_known_dead(place):
-                self.lose(place, why="had ended before the registry was lost")
+                self.lose(place, why="had ended before the registry (Redis) was lost")
             if self._has_no_process(place):
                 place.lost_s = 0.0 if place.lost_s is None else place.lost_s + counted_s
 

@@ -393,7 +393,7 @@ class Followers:
         if journal.copies.may_be_registered(asked.follower):
             journal.copies.drop(asked.follower)
             self._asked.fire()
-            raise self._over(asked, "the registry still names the copy that it had")
+            raise self._over(asked, "the registry (Redis) still names the copy that it had")
         if len(self._sessions) >= MAX_FOLLOWERS:
             raise TooManyFollowersError(limit=MAX_FOLLOWERS)
         purpose = asked.fields.choice("purpose", PURPOSES, PURPOSES[0])

@@ -312,7 +312,9 @@ class Part:
         """
         source = self._copies.named(plan)
         if source is None:
-            await self._fail(NotWholeError(reason="the registry names one that isn't here"))
+            await self._fail(
+                NotWholeError(reason="the registry (Redis) names one that isn't here")
+            )
         hosted, endpoint = await self._open_door()
         self._pending = Claim(
             hosted=hosted, endpoint=endpoint, succeeds=plan.term, source=source

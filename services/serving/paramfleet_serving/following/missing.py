@@ -63,7 +63,8 @@ def _of_job(settings: ServingSettings, job: str) -> str:
         told += f"; did you mean job:{near}?"
     elif names:
         told += f"; these do: {', '.join(names)}"
-    return f"{told}; this waits until one begins, and asks the registry at {usual} meanwhile"
+    asked = f"the registry (Redis) at {usual}"
+    return f"{told}; this waits until one begins, and asks {asked} meanwhile"
 
 
 def _named(settings: ServingSettings, job: str) -> JobSettings:

@@ -340,7 +340,8 @@ class Planner:
                 facts={
                     "group": group,
                     "term": self.plan.of(group).term,
-                    "reason": f"the registry had older data of group {group} than processes",
+                    "reason": f"the registry (Redis) had older data of group {group} than "
+                    "processes",
                 },
             )
             for group in older

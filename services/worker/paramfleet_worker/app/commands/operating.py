@@ -149,7 +149,7 @@ def _audit(operator: Operator, options: dict[str, Any]) -> None:
 
 def _audit_of_registry(options: dict[str, Any]) -> None:
     """Show what the registry keeps of a job that has no coordinator."""
-    echo("the coordinator is gone; this is what the registry keeps", err=True)
+    echo("the coordinator is gone; this is what the registry (Redis) keeps", err=True)
     _list(read_audit(_find(options).settings), AUDIT_COLUMNS, options)
 
 
@@ -196,7 +196,7 @@ def _chaos(operator: Operator, options: dict[str, Any]) -> None:
 
     The job must have been started with `paramfleet launch --chaos`. TARGET is worker:N,
     pserver:N, coordinator or redis. For actions that break calls, PEER is the other end of the
-    calls, as in worker:1 pserver:0 or pserver:0 registry; by default all.
+    calls, as in worker:1 pserver:0 or pserver:0 registry (Redis); by default all.
     """
     names = ("action", "target", "peer", "at", "for", "rate", "by")
     asked = {name: options[name] for name in names if options[name] is not None}
@@ -327,11 +327,11 @@ def _operator_of(options: dict[str, Any]) -> Operator:
     With ``tls_dir`` set, its admin.crt and admin.key say who asks, and a token as well.
 
     Raises:
-    if found.chosen:
-        echo(found.chosen, err=True)
         NoJobError: if none of them says where the job is.
     """
     found = _find(options)
+    if found.chosen:
+        echo(found.chosen, err=True)
     context: ssl.SSLContext | None
     ca = options["ca"]
     if ca is not None:
