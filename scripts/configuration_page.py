@@ -42,7 +42,8 @@ Written by `make docs` from the settings classes; change the text there.
 
 A setting is taken from the first of these that names it:
 
-1. the command line of a `paramfleet` command, as `--lease_ttl_s 6` or `--lease-ttl-s 6`;
+1. the command line of a `paramfleet` command, as `--lease_ttl_s 6` (`--lease-ttl-s 6` is the
+   same);
 2. the environment, as `PARAMFLEET_LEASE_TTL_S=6`; a secret has a second variable with `_FILE`
    behind its name, which takes the path of a file that holds it;
 3. a TOML file, which `paramfleet coordinator`, `pserver`, `worker` and `serve` read

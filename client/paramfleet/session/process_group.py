@@ -130,7 +130,7 @@ class Standing:
     def restart_count(self) -> int:
         """Return how often the workers of this job were started again; 0 in the first start.
 
-        ``paramfleet launch --max-restarts N`` and torchrun start them again when one has died.
+        ``paramfleet launch --max_restarts N`` and torchrun start them again when one has died.
         """
         place = self.role.rendezvous
         return int(place.attempt) if place is not None and place.attempt.isdigit() else 0

@@ -81,7 +81,7 @@ def _launch(
     before SCRIPT; everything after it goes to the script.
 
     The exit code is 0 only if all processes end with 0. When a process dies, the launcher says
-    which one and stops the others; with --data-dir, --replicas or --max-restarts it restarts
+    which one and stops the others; with --data_dir, --replicas or --max_restarts it restarts
     the process, and the job continues.
 
     --gpus, --nproc_per_node and --ips without --server_num start a collective job: workers

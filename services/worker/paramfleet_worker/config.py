@@ -188,7 +188,7 @@ class LaunchSettings(SecuritySettings):
         self._check_servers()
         self.job_settings(self.redis if "://" in self.redis else "")  # its name is a file's
         if self.durability != "async" and not self.data_dir:
-            rule = "left out without --data-dir"
+            rule = "left out without --data_dir"
             raise SettingError(name="durability", value=self.durability, rule=rule)
         if self.collective:
             self._check_collective()
@@ -312,7 +312,7 @@ class LaunchSettings(SecuritySettings):
             return
         if self.max_restarts and not self.restarted:
             rule = (
-                "left out with --elastic or on Ray without --data-dir: there nothing is "
+                "left out with --elastic or on Ray without --data_dir: there nothing is "
                 "started again; a worker of an elastic job may join anew"
             )
             raise SettingError(name="max_restarts", value=self.max_restarts, rule=rule)

@@ -226,10 +226,11 @@ def settings_command(
 
 def _option(option: Option) -> click.Option:
     """Return the click option; it has no default, so that a given value is known as such."""
-    flag = "--" + option.name.replace("_", "-")
-    declared = [f"{flag}/--no-{flag[2:]}" if option.type is bool else flag]
-    if option.type is not bool and "_" in option.name:
-        declared.append("--" + option.name)  # as Fleet's own options are spelled
+    spellings = [option.name]  # as Fleet's own options are spelled
+    if "_" in option.name:
+        spellings.append(with_dashes(option.name))
+    declared = [f"--{each}/--no-{each}" if option.type is bool else f"--{each}"
+                for each in spellings]  # fmt: skip
     if option.flag:
         declared.insert(0, f"--{option.flag}")
     return GroupedOption(

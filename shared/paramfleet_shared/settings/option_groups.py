@@ -3,10 +3,12 @@
 import contextlib
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
+from copy import copy
 from dataclasses import dataclass, fields
 from typing import Any
 
 import click
+from typing_extensions import override
 
 from paramfleet_shared.settings.config import JobSettings
 from paramfleet_shared.settings.security import SecuritySettings
@@ -45,7 +47,9 @@ _brief: ContextVar[bool] = ContextVar("brief", default=False)
 
 
 class GroupedOption(click.Option):
-    """As ``click.Option``, in a group.
+    """As ``click.Option``, in a group; help shows the first spelling of each of its names.
+
+    ``--worker_num`` and ``--worker-num`` are two spellings of one name.
 
     Args:
         group: Of the option; None leaves it among the other ones.
@@ -54,6 +58,20 @@ class GroupedOption(click.Option):
     def __init__(self, *args: Any, group: OptionGroup | None, **more: Any) -> None:
         super().__init__(*args, **more)
         self.group = group
+
+    @override
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        shown = copy(self)
+        shown.opts, shown.secondary_opts = _once(self.opts), _once(self.secondary_opts)
+        return click.Option.get_help_record(shown, ctx)
+
+
+def _once(names: Iterable[str]) -> list[str]:
+    """Return the first spelling of each name."""
+    first: dict[str, str] = {}
+    for name in names:
+        first.setdefault(name.replace("_", "-"), name)
+    return list(first.values())
 
 
 def group_of_setting(name: str) -> OptionGroup | None:

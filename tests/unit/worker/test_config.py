@@ -74,9 +74,9 @@ def test_workers_are_started_again_only_if_that_is_asked_for() -> None:
     ("given", "words"),
     [
         ({"max_restarts": 1, "elastic": True}, "with --elastic"),
-        ({"durability": "sync"}, "without --data-dir"),
+        ({"durability": "sync"}, "without --data_dir"),
         ({"data_dir": "d", "on": "ray"}, "left out with --on ray"),
-        ({"durability": "sync", "gpus": "0"}, "without --data-dir"),
+        ({"durability": "sync", "gpus": "0"}, "without --data_dir"),
         ({"data_dir": "d", "gpus": "0"}, "left out with --gpus"),
         ({"data_dir": "d", "max_restarts": -1}, "max_restarts"),
     ],

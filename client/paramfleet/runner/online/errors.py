@@ -63,6 +63,6 @@ class NotTogetherError(ContractError):
     what: str
     sentence = (
         "{what} can't train by days: each pass is shared among workers that begin it together; "
-        "launch the job again, without --max-restarts and elastic workers, and it goes on "
+        "launch the job again, without --max_restarts and elastic workers, and it goes on "
         "behind its newest checkpoint"
     )

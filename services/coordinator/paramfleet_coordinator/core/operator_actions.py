@@ -194,7 +194,7 @@ def load(orders: Orders, job: Standing, *, dirname: str, patience_s: float) -> O
     elif job.may_replace:
         reason = (
             "workers of this job may join, leave or be started again (an "
-            "elastic job, or --max-restarts), and all must take part: end it, and start it "
+            "elastic job, or --max_restarts), and all must take part: end it, and start it "
             "with --resume"
         )
     elif orders.paused:

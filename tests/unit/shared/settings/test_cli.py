@@ -96,8 +96,19 @@ def test_help_names_every_setting_with_its_sentence_and_default() -> None:
 def test_a_secret_is_no_option_because_everybody_sees_a_command_line() -> None:
     result, _ = invoke("--help")
 
-    assert "--redis-user" in result.output
-    assert "--redis-password" not in result.output
+    assert "--redis_user" in result.output
+    assert "--redis_password" not in result.output
+
+
+def test_help_shows_one_spelling_of_an_option_and_both_are_taken() -> None:
+    shown, _ = invoke("--help")
+
+    assert "--lease_ttl_s" in shown.output
+    assert "--lease-ttl-s" not in shown.output
+    assert "--admin_open_reading / --no-admin_open_reading" in shown.output
+    for word in ("--no-admin_open_reading", "--no-admin-open-reading"):
+        _, resolved = invoke(word)
+        assert resolved.origins["admin_open_reading"] == "argument"
 
 
 def test_what_run_returns_is_the_exit_status() -> None:

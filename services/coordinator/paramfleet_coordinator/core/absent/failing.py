@@ -18,7 +18,7 @@ __all__ = ["Failing"]
 
 _NO_COPY = (
     "; it had group {group}, and no process that lives has a copy: continue from a checkpoint "
-    "(--resume). With a data folder (--data-dir) a group outlives all its processes"
+    "(--resume). With a data folder (--data_dir) a group outlives all its processes"
 )
 
 

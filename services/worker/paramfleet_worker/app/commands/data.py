@@ -42,7 +42,7 @@ _JSON = click.Option(["--json"], is_flag=True, help="Print the answer as JSON.")
 
 @click.group("data", cls=BoundedGroup)
 def data() -> None:
-    """Show and remove what pservers wrote into a data folder (--data-dir).
+    """Show and remove what pservers wrote into a data folder (--data_dir).
 
     A job that finishes removes its data. The data of a job that failed stays until its next run
     starts.

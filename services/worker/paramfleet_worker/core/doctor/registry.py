@@ -167,7 +167,7 @@ def check_coordinator(facts: Facts) -> Iterator[Finding]:
             "sizes-differ",
             "PADDLE_TRAINERS_NUM",
             f"it says {given} workers, the running job has {running}",
-            "start the coordinator with the same --worker-num, or use another job's name",
+            "start the coordinator with the same --worker_num, or use another job's name",
         )
 
 
