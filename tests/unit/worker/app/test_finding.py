@@ -26,7 +26,7 @@ def test_without_a_running_job_that_is_said_and_no_registry_is_blamed(root: Path
 
     assert ended.exit_code == 1
     assert "no job of this user runs on this machine" in ended.output
-    assert "Redis" not in ended.output
+    assert "no answer from Redis" not in ended.output
 
 
 def test_a_name_that_none_has_is_answered_with_those_that_run(root: Path) -> None:
