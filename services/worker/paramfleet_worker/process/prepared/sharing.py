@@ -102,9 +102,9 @@ class SharedImports:
         if not self.is_alive:
             self.close()
             self._say(
-                f"the process with the shared imports, pid {self._process.pid}, has ended or "
-                f"did not answer within {self._answer_within_s:.0f} s, and is not used any more: "
-                "new processes do their own imports, which takes longer"
+                f"the process with the shared imports, pid {self._process.pid}, has ended "
+                f"or did not answer within {self._answer_within_s:.0f} s, and is not used "
+                "any more: new processes do their own imports, which takes longer"
             )
 
     def close(self) -> None:

@@ -34,7 +34,7 @@ def test_the_command_prints_them_as_a_text_or_as_json() -> None:
     plain = CliRunner().invoke(doctor, ["--defaults", "--json"])
 
     assert text.exit_code == plain.exit_code == 0
-    assert "    delete_threshold = 0.8: ``fleet.shrink`` removes a row" in text.output
+    assert "    delete_threshold = 0.8: ``fleet.shrink`` removes rows" in text.output
     assert "    tables = none: Other values of these keys" in text.output
     found = json.loads(plain.output)["defaults"]
     assert found["rule SparseNaiveSGDRule"]["weight_bounds"]["value"] == [-10, 10]
