@@ -73,8 +73,9 @@ class LineSplitter:
 class Console:
     """The launcher's own stdout and stderr.
 
-    Nothing here waits for who reads them. What a reader that stands still doesn't take is left
-    out in the end, and the number of lines told when it reads again; the logs have them.
+    Nothing here waits for who reads them. Lines that a reader that stands still doesn't take
+    are left out in the end, and their number is told when it reads again; the logs have them.
+    Results for a program are kept; who passes them on looks whether it ``takes_results``.
 
     Args:
         out: Gets the standard output of worker 0, byte for byte, and nothing else, so that
@@ -138,6 +139,11 @@ class Console:
         self._err.close()
 
     # -- the processes' lines
+
+    @property
+    def takes_results(self) -> bool:
+        """Return whether more results may come; else a program must read some first."""
+        return not self._out.has_enough
 
     def result(self, data: bytes) -> None:
         """Pass on what worker 0 wrote to its standard output."""

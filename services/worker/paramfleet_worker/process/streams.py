@@ -22,6 +22,9 @@ READ_BYTES = 1 << 16
 LOOK_EVERY_S = 0.5
 """Seconds between two looks at whether a traceback was held back for too long."""
 
+PAUSE_S = 0.05
+"""Seconds between two looks at whether results are taken again."""
+
 
 class Streams:
     """The output of a launcher's workers; one thread of its own reads it.
@@ -43,6 +46,10 @@ class Streams:
         }
         self._selector = selectors.DefaultSelector()
         self._write_ends: list[int] = []
+        self._paused: list[selectors.SelectorKey] = []
+        """Of worker 0, while nobody takes more of its results."""
+        self._reads_all = False
+        """Whether the workers have ended, so that what they left is read in any case."""
         self._paths = {name: (self._pipe(name, out=True), self._pipe(name)) for name in names}
         self._thread = threading.Thread(target=self._read, name="streams", daemon=True)
         self._thread.start()
@@ -61,6 +68,7 @@ class Streams:
 
     def drain(self, timeout_s: float) -> None:
         """Read what the workers, which have ended, left; for ``timeout_s`` at most."""
+        self._reads_all = True
         for descriptor in self._write_ends:
             os.close(descriptor)
         self._write_ends.clear()
@@ -71,20 +79,32 @@ class Streams:
         self._write_ends.append(writing)
         lines = LineSplitter(lambda line: self._console.line(name, line))
         feed, end = lines.feed, lines.end
-        if out and name == ProcessName("worker", 0):
+        has_results = out and name == ProcessName("worker", 0)
+        if has_results:
             feed, end = self._console.result, self._console.end_result
-        follow = _Stream(reading, self._logs[name].write, feed, end)
+        follow = _Stream(reading, self._logs[name].write, feed, end, has_results=has_results)
         self._selector.register(reading, selectors.EVENT_READ, follow)
         return f"/dev/fd/{writing}"
 
     def _read(self) -> None:
-        while self._selector.get_map():
+        while self._selector.get_map() or self._paused:
             self._console.let_old_go(self._clock.monotonic())
-            for key, _ in self._selector.select(LOOK_EVERY_S):
+            if self._paused and self._takes_results():
+                key = self._paused.pop()
+                self._selector.register(key.fd, key.events, key.data)
+            for key, _ in self._selector.select(PAUSE_S if self._paused else LOOK_EVERY_S):
                 stream: _Stream = key.data
-                if not stream.read():
+                goes_on = stream.read()
+                is_paused = goes_on and stream.has_results and not self._takes_results()
+                if is_paused:
+                    self._paused.append(key)
+                if is_paused or not goes_on:
                     self._selector.unregister(key.fd)
+                if not goes_on:
                     os.close(key.fd)
+
+    def _takes_results(self) -> bool:
+        return self._reads_all or self._console.takes_results
 
 
 class _Stream:
@@ -96,7 +116,11 @@ class _Stream:
         log: Callable[[bytes], object],
         feed: Callable[[bytes], None],
         end: Callable[[], None],
+        *,
+        has_results: bool,
     ) -> None:
+        self.has_results = has_results
+        """Whether a program may read the bytes, and slowly."""
         self._descriptor = descriptor
         self._log = log
         self._feed = feed

@@ -59,6 +59,11 @@ class Backlog:
         self._pieces.append((to, data, is_draft))
         return True
 
+    def num_bytes(self, to: Hashable) -> int:
+        """Return how many bytes wait for an output."""
+        output = self._outputs.get(to)
+        return 0 if output is None else output.num_bytes
+
     def take(self, most_bytes: int) -> tuple[Hashable, bytes]:
         """Take what comes next: some whole pieces for one output, or a part of a large one.
 

@@ -23,6 +23,9 @@ __all__ = ["Child", "Listener"]
 
 READ_BYTES = 1 << 16
 
+PAUSE_S = 0.05
+"""Seconds between two looks at whether results are taken again."""
+
 
 class Listener(Protocol):
     """Takes what a process writes: the launcher's console, or what stands for it elsewhere."""
@@ -38,6 +41,11 @@ class Listener(Protocol):
 
     def end_result(self) -> None:
         """Learn that no more of it comes."""
+
+    @property
+    def takes_results(self) -> bool:
+        """Whether more of it may come now."""
+        ...
 
 
 class Child:
@@ -84,11 +92,18 @@ class Child:
         self._process = ready or self._started(command, environment, imports)
         self._drained = asyncio.Event()
         self._open_streams = 0
+        self._reads_all = False
+        """Whether it has ended, so that what it left in its pipes is read in any case."""
         self._last_words = b""
         lines = LineSplitter(self._hear(name, console))
         out = LineSplitter(lambda line: console.line(name, line))
         if name == ProcessName("worker", 0):
-            self._follow(self._process.stdout, console.result, console.end_result)
+            self._follow(
+                self._process.stdout,
+                console.result,
+                console.end_result,
+                lambda: console.takes_results or self._reads_all,
+            )
         else:
             self._follow(self._process.stdout, out.feed, out.end)
         self._follow(self._process.stderr, lines.feed, lines.end)
@@ -119,7 +134,12 @@ class Child:
             self._signal_group(number)
 
     async def drained(self, timeout_s: float) -> None:
-        """Wait until everything it wrote is in the log, for ``timeout_s`` at most."""
+        """Wait until everything is in the log that it wrote, which has ended.
+
+        Args:
+            timeout_s: How long to wait at most.
+        """
+        self._reads_all = True
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._drained.wait(), timeout_s)
 
@@ -178,8 +198,13 @@ class Child:
             os.killpg(self._process.pid, number)
 
     def _follow(
-        self, stream: IO[bytes] | None, feed: Callable[[bytes], None], end: Callable[[], None]
+        self,
+        stream: IO[bytes] | None,
+        feed: Callable[[bytes], None],
+        end: Callable[[], None],
+        takes_more: Callable[[], bool] = lambda: True,
     ) -> None:
+        """Read a stream to its end; while nobody takes more of it the process waits, too."""
         assert stream is not None, "it was asked for"
         loop = asyncio.get_running_loop()
         descriptor = stream.fileno()
@@ -189,6 +214,9 @@ class Child:
             if data:
                 self._log.write(data)
                 feed(data)
+                if not takes_more():
+                    loop.remove_reader(descriptor)
+                    loop.call_later(PAUSE_S, go_on)
                 return
             loop.remove_reader(descriptor)
             stream.close()
@@ -196,6 +224,14 @@ class Child:
             if self._open_streams == 0:
                 self._drained.set()
             end()
+
+        def go_on() -> None:
+            if stream.closed:
+                return
+            if takes_more():
+                loop.add_reader(descriptor, read)
+            else:
+                loop.call_later(PAUSE_S, go_on)
 
         self._open_streams += 1
         loop.add_reader(descriptor, read)

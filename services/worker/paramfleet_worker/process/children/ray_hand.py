@@ -100,6 +100,11 @@ class Hand:
         del name, is_ending
         self._news.append(("line", line))
 
+    @property
+    def takes_results(self) -> bool:
+        """Whether more results may come: who follows the process takes all."""
+        return True
+
     def result(self, data: bytes) -> None:
         """Take what worker 0 wrote to its standard output."""
         self._news.append(("out", data))

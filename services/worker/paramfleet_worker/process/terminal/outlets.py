@@ -20,8 +20,11 @@ __all__ = ["Outlet", "are_one", "outlets"]
 MOST_LINES_BYTES = 1 << 20
 """Lines for people that wait at most."""
 
-MOST_RESULTS_BYTES = 1 << 26
-"""What waits at most for a program that reads the results, and may be slow for a while."""
+MOST_RESULTS_BYTES = 1 << 30
+"""Results that wait at most for a program."""
+
+ENOUGH_BYTES = 1 << 26
+"""Results of which so many wait are to come no faster than the program reads them."""
 
 
 class Outlet:
@@ -46,6 +49,13 @@ class Outlet:
         if self._writer is not None:
             return self._writer.is_open(self._descriptor)
         return self._is_open
+
+    @property
+    def has_enough(self) -> bool:
+        """Return whether who writes should wait until some of it is read."""
+        return self._writer is not None and (
+            self._writer.num_bytes(self._descriptor) >= ENOUGH_BYTES
+        )
 
     def write(self, data: bytes, *, is_draft: bool = False) -> bool:
         """Write, without waiting; never fails.
@@ -164,6 +174,10 @@ class _Writer:
     def lost_lines(self, descriptor: int, *, most_bytes: int) -> int:
         with self._changed:
             return self._backlog.lost_lines(descriptor, most_bytes=most_bytes)
+
+    def num_bytes(self, descriptor: int) -> int:
+        with self._changed:
+            return self._backlog.num_bytes(descriptor)
 
     def drain(self, within_s: float) -> None:
         with self._changed:

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+import pytest
+
 from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_worker.core.events import ProcessName
 from paramfleet_worker.process.console import LAST_WITHIN_S, Console
@@ -50,6 +52,7 @@ def lines_of(console: Console, number: int) -> list[bytes]:
     return lines
 
 
+@pytest.mark.slow
 def test_a_reader_that_stands_still_holds_nobody_up_and_is_told_what_it_has_missed() -> None:
     with piped() as (reader, writer):
         console = Console(io.BytesIO(), writer, {})
@@ -67,6 +70,7 @@ def test_a_reader_that_stands_still_holds_nobody_up_and_is_told_what_it_has_miss
     assert shown == [b"[worker 1] " + line for line in lines[: len(shown)]]
 
 
+@pytest.mark.slow
 def test_lines_that_are_missing_are_told_where_they_are_missing() -> None:
     with piped() as (reader, writer):
         console = Console(io.BytesIO(), writer, {})
@@ -88,6 +92,7 @@ def test_lines_that_are_missing_are_told_where_they_are_missing() -> None:
     assert last == b"[worker 1] the next"
 
 
+@pytest.mark.slow
 def test_the_end_waits_for_a_reader_that_stands_still_but_not_for_long() -> None:
     with piped() as (reader, writer):
         console = Console(io.BytesIO(), writer, {})
@@ -117,6 +122,7 @@ def test_a_program_that_reads_the_results_slowly_gets_all_of_them() -> None:
         assert err.getvalue() == b""
 
 
+@pytest.mark.slow
 def test_results_that_nothing_reads_are_told_of() -> None:
     with piped() as (_, writer):
         err = io.BytesIO()
@@ -134,6 +140,7 @@ def test_results_that_nothing_reads_are_told_of() -> None:
         assert 0 < MOST_LINES_BYTES - int(told[1]) < 100_000, "all that the pipe didn't take"
 
 
+@pytest.mark.slow
 def test_lines_reach_who_reads_them_while_nothing_reads_the_results() -> None:
     with piped() as (_, out), piped() as (reader, err):
         console = Console(out, err, {})
