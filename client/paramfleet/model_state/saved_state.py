@@ -59,8 +59,8 @@ class StateNumbersError(ContractError):
     name: str
     rule: str
     sentence = (
-        "{name!r} of the model {rule}, which no export may have: find the batch that did "
-        "it, or go on from a checkpoint of before"
+        "{name!r} of the model {rule}, which an export can't contain: find the batch that "
+        "caused it, or continue from an earlier checkpoint"
     )
 
 

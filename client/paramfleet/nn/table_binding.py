@@ -43,9 +43,9 @@ class TableNotTrainedError(ContractError):
     code = "contract.table_not_trained"
     table: str
     sentence = (
-        "the optimizer lacks table {table!r}: give it every parameter of the model; one "
-        "with requires_grad=False stays as it is. A job has one optimizer, the last that "
-        "fleet.distributed_optimizer made"
+        "the optimizer lacks table {table!r}: give it every parameter of the model; "
+        "parameters with requires_grad=False keep their values. A job has one optimizer, the "
+        "last one that fleet.distributed_optimizer made"
     )
 
 

@@ -166,7 +166,7 @@ class TrainData:
 
 
 def _warn(reason: str) -> None:
-    facts = {"reason": reason, "remedy": "the epoch begins anew"}
+    facts = {"reason": reason, "remedy": "the epoch starts from its beginning"}
     log.warning("worker.position_not_taken", extra=facts)
 
 

@@ -116,7 +116,7 @@ class Progress:
                 gauge.labels(op).set_function(partial(self._measure_bytes, name, op))
         for name, sentence in (
             ("receiving", "Memory of the pservers' answers that are being received."),
-            ("sending", "Bytes of requests to the pservers that haven't left as yet."),
+            ("sending", "Bytes of requests to the pservers that are not sent yet."),
         ):
             gauge = self._metrics.gauge(f"worker_{name}_bytes", sentence)
             gauge.set_function(partial(self._measure_held, name))

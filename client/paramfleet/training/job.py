@@ -82,9 +82,9 @@ class IncarnationUsedError(IntegrityError):
     incarnation: int
     server: int
     sentence = (
-        "worker {rank} was given incarnation {incarnation}, under which a former process of it "
-        "has written to pserver {server}: Redis and the coordinator have lost what they knew "
-        "of it; start this worker again, and it gets the next one"
+        "worker {rank} got incarnation {incarnation}, which an earlier process of this worker "
+        "used on pserver {server}: Redis and the coordinator have lost its record; start this "
+        "worker again, and it gets the next incarnation"
     )
 
 

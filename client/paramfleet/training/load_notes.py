@@ -32,7 +32,10 @@ _OF_ROWS = (
 _OF_GROUPS = f"{GROUPS}, so give the optimizer the groups of the checkpoint"
 _ANEW = "the optimizer begins with new states: no checkpoint has those that it would go on with"
 
-_UNSAVED = "no checkpoint holds its states of these tables: after a load they begin anew"
+_UNSAVED = (
+    "checkpoints don't contain its states of these tables: after a load they start from the "
+    "beginning"
+)
 
 
 def note_unsaved_states(optimizer: "DistributedOptimizer") -> None:

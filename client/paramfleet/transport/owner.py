@@ -73,9 +73,9 @@ class LostChangesError(IntegrityError):
     found: int
     durable: int
     sentence = (
-        "pserver {server} came back with this worker's changes before {found}, and had "
-        "reported all before {durable} to be on its disk: was its data folder restored from "
-        "an older copy? Resume from a checkpoint"
+        "pserver {server} was restarted with this worker's changes before {found}, but had "
+        "reported all changes before {durable} as durable, as if its data folder was restored "
+        "from an older copy: resume from a checkpoint"
     )
 
 

@@ -55,10 +55,10 @@ class ClosedServerError(ContractError):
 
     code = "contract.closed_server"
     sentence = (
-        "nobody could look up anything here: make a token with `paramfleet tokens new --role "
-        "read --file FILE` and name the file in PARAMFLEET_TOKENS_FILE, or give certificates "
-        "(PARAMFLEET_TLS_DIR) or a secret (PARAMFLEET_SECRET_FILE); where everybody who "
-        "reaches the address may read, set PARAMFLEET_ADMIN_OPEN_READING=true"
+        "no caller could look up anything here: make a token with `paramfleet tokens new "
+        "--role read --file FILE` and name the file in PARAMFLEET_TOKENS_FILE, or give "
+        "certificates (PARAMFLEET_TLS_DIR) or a secret (PARAMFLEET_SECRET_FILE); to let "
+        "everyone who can reach the address read, set PARAMFLEET_ADMIN_OPEN_READING=true"
     )
 
 

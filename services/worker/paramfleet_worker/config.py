@@ -312,8 +312,8 @@ class LaunchSettings(SecuritySettings):
             return
         if self.max_restarts and not self.restarted:
             rule = (
-                "left out with --elastic or on Ray without --data_dir: there nothing is "
-                "started again; a worker of an elastic job may join anew"
+                "left out with --elastic or on Ray without --data_dir: there no process is "
+                "restarted; a new worker can join an elastic job"
             )
             raise SettingError(name="max_restarts", value=self.max_restarts, rule=rule)
 

@@ -33,8 +33,8 @@ class FormerSaveError(UnavailableError):
     name: str
     waited_s: float
     sentence = (
-        "the save {name!r} has waited {waited_s:.1f} s for files of a former save, which was "
-        "given up: their disk or store is slow; save again later"
+        "the save {name!r} has waited {waited_s:.1f} s for the files of an earlier save, which "
+        "was cancelled: their disk or store is slow; save again later"
     )
 
 
@@ -44,7 +44,10 @@ class SaveGoneError(UnavailableError):
     code = "unavailable.save_gone"
     retryable = False
     name: str
-    sentence = "the save {name!r} is gone: its pserver started again, or began another save"
+    sentence = (
+        "the save {name!r} does not exist any more: its pserver was restarted, or began "
+        "another save"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

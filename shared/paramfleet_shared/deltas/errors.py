@@ -74,8 +74,8 @@ class StreamHeldError(HeldError):
 
     code = "unavailable.stream_held"
     sentence = (
-        "{path} is written to by {holder}: end that one, or give this one a folder of its own; "
-        "--take-over takes the folder away from it"
+        "{path} is in use by the writer {holder}: end that process, or give this one another "
+        "folder; --take-over replaces that process"
     )
 
 
@@ -110,7 +110,7 @@ class StreamUnreadableError(UnavailableError):
     code = "unavailable.stream_unreadable"
     path: str
     reason: str
-    sentence = "{path} can't be read now: {reason}; see to the disk or the store, and try again"
+    sentence = "{path} can't be read now: {reason}; check the disk or the store, and try again"
 
 
 class ChangeGapError(IntegrityError):
@@ -122,8 +122,8 @@ class ChangeGapError(IntegrityError):
     number: int
     """The change that is missing."""
     sentence = (
-        "{path}: change {number} of stream {stream} is missing, although stream.json "
-        "says that it was published: restore the file, or begin at a base behind it"
+        "{path}: change {number} of stream {stream} is missing, although stream.json says that "
+        "it was published: restore the file, or begin at a later base"
     )
 
 
@@ -137,8 +137,8 @@ class ChangeRepeatedError(IntegrityError):
     """The change that should be there."""
     found: int
     sentence = (
-        "{path} has change {found} of stream {stream} once more, where change {number} should "
-        "be: restore the file, or begin at a base behind it"
+        "{path} has the earlier change {found} of stream {stream}, where change {number} "
+        "should be: restore the file, or begin at a later base"
     )
 
 
@@ -153,7 +153,7 @@ class ChangeOrderError(IntegrityError):
     found: int
     sentence = (
         "{path} has change {found} of stream {stream}, where change {number} should be: "
-        "restore the file, or begin at a base behind it"
+        "restore the file, or begin at a later base"
     )
 
 
@@ -166,7 +166,7 @@ class ChangeForkedError(IntegrityError):
     number: int
     sentence = (
         "{path}: change {number} of stream {stream} doesn't follow the one before it, by its "
-        "SHA-256: restore both, or begin at a base behind them"
+        "SHA-256: restore both, or begin at a later base"
     )
 
 
@@ -180,8 +180,8 @@ class OtherStreamError(IntegrityError):
     number: int
     found: str
     sentence = (
-        "{path} is of stream {found}, where {number} of stream {stream} should be: restore the "
-        "file, or begin at a base behind it"
+        "{path} has a change of stream {found}, where change {number} of stream {stream} "
+        "should be: restore the file, or begin at a later base"
     )
 
 
@@ -195,7 +195,7 @@ class ChangeDamagedError(IntegrityError):
     reason: str
     sentence = (
         "{path}, change {number} of stream {stream}: {reason}; restore the file, or begin at a "
-        "base behind it"
+        "later base"
     )
 
 

@@ -123,8 +123,8 @@ class JobFinishedError(ContractError):
     code = "contract.job_finished"
     role: str
     sentence = (
-        "the job has finished, and takes no {role} any more: a new run of it begins once "
-        "its coordinator has ended"
+        "the job has finished, and accepts no {role} any more: a new run begins when its "
+        "coordinator has ended"
     )
 
 
@@ -191,7 +191,7 @@ class TooManyBarriersError(ContractError):
     code = "contract.too_many_barriers"
     name: str
     limit: int
-    sentence = "barrier {name!r} can't be opened: {limit} are open already, which is the most"
+    sentence = "barrier {name!r} can't be opened: {limit} are open already, the maximum"
 
 
 class WorkersOnlyError(ContractError):
@@ -200,7 +200,7 @@ class WorkersOnlyError(ContractError):
     code = "contract.workers_only"
     role: str
     operation: str
-    sentence = "{operation} is among workers, and this is a {role}"
+    sentence = "{operation} is only for workers, and this is a {role}"
 
 
 class NotAMemberError(UnavailableError):
@@ -261,7 +261,7 @@ class EpochEndedError(IntegrityError):
     job: str
     epoch: int
     newest: int
-    sentence = "job {job!r} has gone on to run {newest}; this process belongs to run {epoch}"
+    sentence = "job {job!r} is in run {newest} now; this process belongs to run {epoch}"
 
 
 class PlacementTimeoutError(UnavailableError):

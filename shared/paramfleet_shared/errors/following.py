@@ -25,7 +25,7 @@ class FollowAgainError(UnavailableError):
     code = "unavailable.follow_again"
     follower: str
     reason: str
-    sentence = "follower {follower} can't go on: {reason}; begin with a new snapshot"
+    sentence = "follower {follower} can't continue: {reason}; begin with a new snapshot"
 
 
 class NotExpectedError(UnavailableError):
@@ -42,7 +42,7 @@ class TooManyFollowersError(UnavailableError):
 
     code = "unavailable.too_many_followers"
     limit: int
-    sentence = "{limit} follow this group, and no more can: wait until one has ended"
+    sentence = "{limit} processes follow this group, the maximum: wait until one has ended"
 
 
 class MovedError(OtherTermError):
@@ -50,8 +50,8 @@ class MovedError(OtherTermError):
 
     code = "unavailable.moved"
     sentence = (
-        "incarnation {term} of pserver {index} executes nothing more, as another process goes "
-        "on with it: read the placement again"
+        "incarnation {term} of pserver {index} executes nothing more, because another process "
+        "took over: read the placement again"
     )
 
 
@@ -61,7 +61,8 @@ class NotMovableError(ContractError):
     code = "contract.not_movable"
     what: str
     sentence = (
-        "{what} isn't a part of what a replica has: train without it, or without replicas"
+        "{what} can't be used with replicas, which don't contain it: train without it, or "
+        "without replicas"
     )
 
 
@@ -78,14 +79,14 @@ class PlanChangedError(UnavailableError):
 
     code = "unavailable.plan_changed"
     group: int
-    sentence = "group {group} is planned otherwise by now; what was begun for it is given up"
+    sentence = "the plan of group {group} has changed; what was begun for it was cancelled"
 
 
 class NobodyTakesOverError(UnavailableError):
     """A process that is to end has groups, and no other process is there to take them."""
 
     code = "unavailable.nobody_takes_over"
-    sentence = "no other pserver is there to take the groups"
+    sentence = "there is no other pserver that could take the groups"
 
 
 class NotWholeError(UnavailableError):
@@ -93,7 +94,7 @@ class NotWholeError(UnavailableError):
 
     code = "unavailable.not_whole"
     reason: str
-    sentence = "this copy of the group can't be gone on with: {reason}"
+    sentence = "the training can't continue with this copy of the group: {reason}"
 
 
 class CopyDamagedError(IntegrityError):
@@ -114,7 +115,7 @@ class FeedOverError(UnavailableError):
     code = "unavailable.feed_over"
     reader: str
     reason: str
-    sentence = "reader {reader} can't go on with its changes: {reason}; read all rows again"
+    sentence = "reader {reader} can't continue with its changes: {reason}; read all rows again"
 
 
 class TooManyReadersError(UnavailableError):
@@ -122,4 +123,6 @@ class TooManyReadersError(UnavailableError):
 
     code = "unavailable.too_many_readers"
     limit: int
-    sentence = "{limit} read this pserver's changes, and no more can: wait until one has ended"
+    sentence = (
+        "{limit} readers have this pserver's changes, the maximum: wait until one has ended"
+    )

@@ -37,8 +37,8 @@ class DiskFullError(UnavailableError):
     reason: str
     """What the system said."""
     sentence = (
-        "the log in {path} can't grow: {reason}; make room on that disk: the pserver tries "
-        "again by itself"
+        "the log in {path} can't grow: {reason}; free space on that disk: the pserver tries "
+        "again automatically"
     )
 
 
@@ -51,8 +51,8 @@ class DiskFailingError(UnavailableError):
     reason: str
     """What the system said."""
     sentence = (
-        "the log in {path} can't be written: {reason}; see to that disk: the pserver tries "
-        "again by itself"
+        "the log in {path} can't be written: {reason}; check that disk: the pserver tries "
+        "again automatically"
     )
 
 
@@ -68,8 +68,9 @@ class LogBehindError(UnavailableError):
     """Of those that wait."""
     limit_bytes: int
     sentence = (
-        "the log in {path}: {waiting_bytes:,} bytes wait for the disk, and {limit_bytes:,} "
-        "may: try again soon; a disk that is always behind is too slow for this job"
+        "the log in {path}: {waiting_bytes:,} bytes wait for the disk, and the limit is "
+        "{limit_bytes:,}: try again soon; if this happens often, the disk is too slow for this "
+        "job"
     )
 
 
@@ -179,8 +180,8 @@ class CommandTooLargeError(ContractError):
     num_bytes: int
     limit_bytes: int
     sentence = (
-        "a command has {num_bytes:,} bytes, and the log takes {limit_bytes:,}: send less at "
-        "a time"
+        "a command has {num_bytes:,} bytes, and the limit is {limit_bytes:,}: send less at a "
+        "time"
     )
 
 

@@ -25,8 +25,8 @@ class PassNumberError(ContractError):
     number: int
     expected: int
     sentence = (
-        "pass {number} can't be prepared: the next one of this job is {expected}; "
-        "begin the pass anew"
+        "pass {number} can't be prepared: the next one of this job is {expected}; begin the "
+        "pass again"
     )
 
 
@@ -51,8 +51,8 @@ class PassPiecesError(ContractError):
     piece: int
     pieces: int
     sentence = (
-        "worker {rank}, pass {number}: piece {piece} doesn't go with {pieces} pieces in all, "
-        "which count from 0"
+        "worker {rank}, pass {number}: piece {piece} doesn't fit {pieces} pieces, which are "
+        "numbered from 0"
     )
 
 
@@ -65,7 +65,7 @@ class PassPieceRepeatedError(ContractError):
     piece: int
     sentence = (
         "worker {rank} prepared piece {piece} of pass {number} before, with other numbers: "
-        "abort the pass, and prepare it anew"
+        "abort the pass, and prepare it again"
     )
 
 
@@ -86,7 +86,7 @@ class PassNotPreparedError(ContractError):
         if self.rank is None:
             return begin + "no piece of it is prepared here"
         of = f"{self.held} of worker {self.rank}'s pieces are prepared here, "
-        named = "and nobody has said of how many"
+        named = "and the number of pieces is not known"
         if self.named is not None:
             named = f"and there should be {self.named}, from 0 on"
         return begin + of + named
@@ -111,7 +111,7 @@ class PassUpdatesError(ContractError):
     present: int
     sentence = (
         "table {table!r}: worker {rank} writes back what it trained for {updates} steps, and "
-        "{present} were taken before: begin the pass anew"
+        "{present} were taken before: begin the pass again"
     )
 
 
@@ -138,7 +138,7 @@ class ForeignWriteError(ContractError):
     number: int
     sentence = (
         "table {table!r} was written by {by} since the pass began: nothing of pass {number} "
-        "was written; begin it anew"
+        "was written; begin it again"
     )
 
 

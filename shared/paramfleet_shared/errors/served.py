@@ -321,7 +321,7 @@ class SequenceTooEarlyError(ContractError):
     max_later: int
     sentence = (
         "worker {worker}: change {sequence} is more than {max_later} ahead of {awaited}, which "
-        "hasn't come: send or void that one first"
+        "has not arrived: send or void that one first"
     )
 
 
@@ -333,8 +333,8 @@ class TooManyVoidedError(ContractError):
     sequence: int
     most: int
     sentence = (
-        "worker {worker}: change {sequence} can't be voided: {most} were, since so many were "
-        "refused; see to why, and start the worker anew"
+        "worker {worker}: change {sequence} can't be voided: {most} were voided already, "
+        "because so many were refused; find the cause, and start the worker again"
     )
 
 
@@ -353,7 +353,7 @@ class ParkedStepError(ContractError):
     rank: int
     step: int
     sentence = (
-        "worker {rank} committed step {step}, which is parked until the slowest worker moves on"
+        "worker {rank} committed step {step}, which waits until the slowest worker continues"
     )
 
 
@@ -390,7 +390,7 @@ class TablesNotDeclaredError(ContractError):
 
     code = "contract.tables_not_declared"
     operation: str
-    sentence = "{operation!r} came before any 'declare'"
+    sentence = "{operation!r} was called before any 'declare'"
 
 
 class OperationModeError(ContractError):
@@ -399,7 +399,7 @@ class OperationModeError(ContractError):
     code = "contract.operation_mode"
     operation: str
     mode: str
-    sentence = "{operation!r} is no operation of mode {mode!r}"
+    sentence = "{operation!r} is not an operation of mode {mode!r}"
 
 
 class ElasticModeError(ContractError):

@@ -31,7 +31,7 @@ class LookupTooLargeError(ContractError):
     what: str
     found: int
     most: int
-    sentence = "{found} {what}, and a request may ask for {most}: divide it"
+    sentence = "{found} {what}, and a request may have {most}: split it"
 
 
 class ServingTableError(ContractError):
@@ -58,7 +58,7 @@ class NoVersionError(UnavailableError):
 
     code = "unavailable.no_version"
     reason: str
-    sentence = "no version is served as yet: {reason}"
+    sentence = "there is no version to serve yet: {reason}"
 
 
 class ServerBusyError(UnavailableError):
@@ -66,7 +66,7 @@ class ServerBusyError(UnavailableError):
 
     code = "unavailable.server_busy"
     most: int
-    sentence = "{most} requests are in work already"
+    sentence = "the server has {most} requests at the moment, the maximum"
 
 
 class OtherTablesError(IntegrityError):
@@ -77,8 +77,8 @@ class OtherTablesError(IntegrityError):
     number: int
     rule: str
     sentence = (
-        "base {number} of stream {stream}: {rule}; what is served stays. If that is wanted, "
-        "start with --accept-other-tables"
+        "base {number} of stream {stream}: {rule}; the current version is still served. To "
+        "accept the base, start with --accept-other-tables"
     )
 
 
@@ -89,4 +89,4 @@ class OutOfOrderError(IntegrityError):
     stream: str
     number: int
     rule: str
-    sentence = "change {number} of stream {stream}: {rule}; what is served stays"
+    sentence = "change {number} of stream {stream}: {rule}; the current version is still served"

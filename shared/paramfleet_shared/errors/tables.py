@@ -33,9 +33,9 @@ class TierRowError(ContractError):
     row_bytes: int
     limit: int
     sentence = (
-        "table {table!r}: a row has {row_bytes:,} bytes, and on disk {limit:,} are the most:"
-        " make it narrower, or leave memory_budget_bytes of the pservers out, and name other"
-        " tables in table_memory_budgets"
+        "table {table!r}: a row has {row_bytes:,} bytes, and the maximum on disk is {limit:,}: "
+        "make it narrower, or leave memory_budget_bytes of the pservers out, and name other "
+        "tables in table_memory_budgets"
     )
 
 
@@ -94,8 +94,8 @@ class ColdDiskError(UnavailableError):
     server: int
     reason: str
     sentence = (
-        "pserver {server} ends, as rows that it had on a disk can't be used: {reason}; another"
-        " process goes on from its log or a replica: ask that one"
+        "pserver {server} ends, because its rows on disk can't be used: {reason}; another "
+        "process continues from its log or a replica: send the request to that process"
     )
 
 
@@ -106,8 +106,8 @@ class ColdRowsLostError(IntegrityError):
     server: int
     reason: str
     sentence = (
-        "pserver {server} can't use rows that it had on a disk: {reason}; see to the disk of"
-        " its cold_dir. Where it has no log and no replica, resume the job from a checkpoint"
+        "pserver {server} can't use its rows on disk: {reason}; check the disk of its "
+        "cold_dir. If it has no log and no replica, resume the job from a checkpoint"
     )
 
 

@@ -27,8 +27,8 @@ class HeldTooLongError(UnavailableError):
     doing: str
     waited_s: float
     sentence = (
-        "{holder} is {doing}, and has got no further for {waited_s:.0f} s: end it if it hangs, "
-        "and try again (it holds {lock})"
+        "{holder} is {doing}, and has made no progress for {waited_s:.0f} s: end it if it "
+        "hangs, and try again (it holds {lock})"
     )
 
 

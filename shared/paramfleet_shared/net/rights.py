@@ -24,8 +24,8 @@ class OperationRefusedError(ContractError):
     role: str
     allowed: str
     sentence = (
-        "{server} refuses {operation!r} to a certificate of {role}: it is for {allowed}; "
-        "look which certificate the caller has (`paramfleet certs show`)"
+        "{server} refuses {operation!r} to a certificate of {role}: it is for {allowed}; check "
+        "the certificate of the caller (`paramfleet certs show`)"
     )
 
 

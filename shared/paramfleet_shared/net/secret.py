@@ -53,11 +53,11 @@ class OpenJobError(ContractError):
     code = "contract.open_job"
     job: str
     sentence = (
-        "job {job} has neither certificates nor a secret, so anybody who reaches its "
-        "ports could control it: give each of its processes the same file in "
-        "PARAMFLEET_SECRET_FILE (`paramfleet secret FILE` makes one), or certificates in "
-        "PARAMFLEET_TLS_DIR (`paramfleet certs init`), or set PARAMFLEET_INSECURE=true "
-        "where everybody who reaches the network is trusted"
+        "job {job} has neither certificates nor a secret, so everyone who can reach its ports "
+        "could control it: give each of its processes the same file in PARAMFLEET_SECRET_FILE "
+        "(`paramfleet secret FILE` makes one), or certificates in PARAMFLEET_TLS_DIR "
+        "(`paramfleet certs init`), or set PARAMFLEET_INSECURE=true if everyone who can reach "
+        "the network is trusted"
     )
 
 
@@ -143,8 +143,8 @@ def open_warnings(
     found = []
     if settings.insecure and not (settings.secret or settings.tls_dir or settings.tls_cert):
         found.append(
-            f"job {settings.job} runs without secret and certificates (insecure): whoever "
-            "reaches its ports can read it, change it and end it"
+            f"job {settings.job} runs without secret and certificates (insecure): everyone "
+            "who can reach its ports can read, change and end it"
         )
     if origins.get("redis") == "argument" and urlsplit(settings.redis).password:
         found.append(

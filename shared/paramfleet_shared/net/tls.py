@@ -68,7 +68,7 @@ class PeerRefusedError(ContractError):
     peer: str
     endpoint: str
     reason: str
-    sentence = "{peer} at {endpoint} isn't spoken to: {reason}"
+    sentence = "no connection to {peer} at {endpoint}: {reason}"
 
 
 @dataclass(frozen=True, slots=True)

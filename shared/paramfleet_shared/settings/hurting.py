@@ -104,7 +104,7 @@ def hurt_other(hurt: Hurt, pid: int) -> None:
         ValueError: if the number is that of no single process, or of the machine's first.
     """
     if pid <= 1:
-        problem = f"process {pid} is none that may be hurt"
+        problem = f"process {pid} must not get a fault: it is not a process of a job"
         raise ValueError(problem)
     log.warning("chaos", extra={"pid": pid, **_said(hurt)})
     if hurt.action == "kill":

@@ -56,7 +56,7 @@ class SecuritySettings:
     name that ends with it."""
 
     admin_open_reading: bool = False
-    """Allow everybody who can reach an admin address to read status, metrics and settings.
+    """Allow everyone who can reach an admin address to read status, metrics and settings.
     Changes always need a token or a certificate."""
 
     runtime_dir: str = ""

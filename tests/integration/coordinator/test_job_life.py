@@ -392,7 +392,7 @@ async def test_a_new_job_of_the_same_name_starts_afresh_after_a_failed_one(
         await asyncio.gather(*(worker.session.barrier("start") for worker in workers))
 
         assert [w.session.member.index for w in workers] == [0, 1]
-        with pytest.raises(EpochEndedError, match="has gone on to run 2"):
+        with pytest.raises(EpochEndedError, match="is in run 2 now"):
             await old.session.mark_done()
 
 
@@ -468,7 +468,7 @@ async def test_a_process_that_comes_after_the_end_is_told_that_its_job_has_finis
     async with stage(redis_url, job_name) as job:
         await _finished_job(job)
 
-        with pytest.raises(JobFinishedError, match=f"has finished, and takes no {role}"):
+        with pytest.raises(JobFinishedError, match=f"has finished, and accepts no {role}"):
             await job.join(role, 0, join_timeout_s=LATE_S)
 
 

@@ -144,7 +144,9 @@ async def test_an_async_push_that_meets_a_full_block_changes_no_table(
         "rows": part(full[:5], ids_of(0, 1, start=ROOM), ids_of(1, 9)),
     }
 
-    with pytest.raises(CapacityError, match="table 'rows', shard 0: no room beside its 50"):
+    with pytest.raises(
+        CapacityError, match="table 'rows', shard 0: new rows don't fit beside its 50"
+    ):
         await ada.push(refused, step=1)
 
     assert rows_of(table) == [ROOM, 0]

@@ -83,7 +83,7 @@ async def test_without_a_copy_the_error_names_the_disk(
     with pytest.raises(ColdRowsLostError, match="pages can't be read: the file ends") as lost:
         await ask(worker, asks, ids)
 
-    assert "see to the disk" in str(lost.value)
+    assert "check the disk" in str(lost.value)
     assert not lost.value.retryable
     with pytest.raises(ColdRowsLostError):  # nothing is read of what may be in part
         await worker.pull("rows", ids[:1])

@@ -123,7 +123,7 @@ async def test_a_process_learns_that_its_incarnation_has_written_before(
     own = Author(rank=1, incarnation=1)
 
     again = await cluster.worker(1).declare(SGD, mode="localsgd", worker_num=2)
-    with pytest.raises(IncarnationUsedError, match="worker 1 was given incarnation 1"):
+    with pytest.raises(IncarnationUsedError, match="worker 1 got incarnation 1"):
         require_unused(own, again)
 
     require_unused(own, await ada.declare(SGD, mode="localsgd", worker_num=2))

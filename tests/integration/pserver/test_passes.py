@@ -357,10 +357,12 @@ async def test_pieces_that_lack_or_dont_fit_are_refused(start_servers: Start) ->
 
     about = await refused(trainer.commit([(0, 3)]), PassNotPreparedError, "should be 3")
     assert about == {"number": 1, "rank": 0, "held": 2, "named": 3}
-    about = await refused(trainer.commit(None), PassNotPreparedError, "nobody has said")
+    about = await refused(
+        trainer.commit(None), PassNotPreparedError, "the number of pieces is not known"
+    )
     assert about == {"number": 1, "rank": 0, "held": 2, "named": None}
     late = trainer.prepare({}, piece=0, pieces=1)
-    about = await refused(late, PassPiecesError, "piece 1 doesn't go with 1 pieces in all")
+    about = await refused(late, PassPiecesError, "piece 1 doesn't fit 1 pieces")
     assert about == {"rank": 0, "number": 1, "piece": 1, "pieces": 1}
     held = {"rank": 0, "incarnation": 1, "pass": 1, "pieces": 2, "sealed": False}
     assert await trainer.state() == {"passes": 0, "held": [held]}
@@ -429,7 +431,7 @@ async def test_what_others_write_meanwhile_is_not_overwritten(
     await write(cluster, trainer.worker, tmp_path)
 
     about = await refused(
-        trainer.prepare({table: content[table]}), ForeignWriteError, "begin it anew"
+        trainer.prepare({table: content[table]}), ForeignWriteError, "begin it again"
     )
     assert about == {"table": table, "by": by, "number": 1}
     with pytest.raises(ForeignWriteError, match=f"was written by {by} since"):
@@ -663,7 +665,9 @@ async def test_an_answer_that_nobody_would_take_is_refused(
 async def test_other_operations_and_other_workers_are_refused(start_servers: Start) -> None:
     cluster, trainer = await started(start_servers, 1, ROWS)
     for operation in ("push", "step", "exchange", "total"):
-        about = await refused(trainer.worker.ask(operation), OperationModeError, "no operation")
+        about = await refused(
+            trainer.worker.ask(operation), OperationModeError, "not an operation"
+        )
         assert about == {"operation": operation, "mode": "gpubox"}
     stranger = Trainer(cluster.worker(4))
     stranger.worker.specs = trainer.worker.specs

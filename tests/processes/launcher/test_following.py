@@ -71,7 +71,7 @@ def test_a_stream_ends_with_the_job_and_has_all_that_it_changed(
         check=False,
     )
     assert second.returncode == 1
-    assert f"stream is written to by process {following.pid} on" in second.stderr
+    assert f"stream is in use by the writer process {following.pid} on" in second.stderr
     (tmp_path / "goes_on").touch()
 
     assert launched.read_to_end() == 0, launched.text

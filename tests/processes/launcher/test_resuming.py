@@ -76,7 +76,9 @@ def test_sync_continues_as_if_never_interrupted_on_any_number_of_servers(
     saved, kept = tmp_path / "saved", tmp_path / "kept"
     whole = train("--final", "whole")
     expected = results(whole)
-    assert f"resume: no checkpoint in {saved} yet: the job starts anew" in whole.said
+    assert (
+        f"resume: no checkpoint in {saved} yet: the job starts from the beginning" in whole.said
+    )
     shutil.rmtree(saved)
     saved.mkdir()
     killed(train("--stop_after", str(AT), "--final", "never"))

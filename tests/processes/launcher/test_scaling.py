@@ -144,7 +144,7 @@ async def test_the_last_process_that_is_asked_to_end_waits_for_nobody(tmp_path: 
 
     await job.run(act, fails=True)
     said = "".join(job.lines)
-    assert "no other pserver is there to take the groups" in said
+    assert "there is no other pserver that could take the groups" in said
     assert "stopped by SIGTERM" in said
 
 

@@ -136,11 +136,11 @@ def test_several_machines_refuse_to_start_open_and_say_what_to_do(on: Machine) -
 def test_an_open_job_on_several_machines_is_warned_of_on_every_start(on: Machine) -> None:
     open_job = on(FIRST, {"PARAMFLEET_INSECURE": "true"})
 
-    open_job.read_until("whoever reaches its ports can read it, change it and end it")
+    open_job.read_until("everyone who can reach its ports can read, change and end it")
 
 
 def test_certificates_are_no_password_of_a_redis_on_a_port(on: Machine, tmp_path: Any) -> None:
     half_open = on(FIRST, {"PARAMFLEET_TLS_DIR": str(tmp_path)})
 
     assert half_open.read_to_end() == 2
-    assert "would take commands from whoever reaches it" in half_open.text
+    assert "would accept commands from everyone who can reach it" in half_open.text

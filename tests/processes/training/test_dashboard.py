@@ -406,7 +406,7 @@ def end_the_job(page: Any) -> None:
     page.get_by_label("Worker", exact=True).select_option("0")
     page.get_by_role("button", name="Drain…").click()
     page.get_by_role("button", name="Yes, do it").click()
-    expect(page.locator("#answer")).to_contain_text("worker 0 saves and tells the result")
+    expect(page.locator("#answer")).to_contain_text("worker 0 saves and reports the result")
 
     page.get_by_role("button", name="End the job…").focus()
     page.keyboard.press("Enter")

@@ -36,7 +36,7 @@ class DonefileError(ContractError):
     file: str
     line: int
     rule: str
-    sentence = "{file}, line {line}: {rule}; put it right, or move the file elsewhere"
+    sentence = "{file}, line {line}: {rule}; correct it, or move the file"
 
 
 def checkpoint_line(place: Place, *, key: int, path: str) -> str:

@@ -19,8 +19,8 @@ class DataMissingError(ContractError):
     folder: str
     sentence = (
         "{part}: there is no folder {folder}: put its data there, leave its day out of "
-        "runner.days, or name with runner.data_donefile what says that a folder is complete, "
-        "to have it waited for"
+        "runner.days, or set runner.data_donefile to the file that shows that a folder is "
+        "complete: then the training waits for it"
     )
 
 
@@ -32,8 +32,8 @@ class DataNotComeError(UnavailableError):
     waits_for: str
     seconds: float
     sentence = (
-        "{part}: {waits_for} didn't come within {seconds:g} s (runner.data_wait_s): when it is "
-        "there, start the training again, which continues after its newest checkpoint"
+        "{part}: {waits_for} did not appear within {seconds:g} s (runner.data_wait_s): when it "
+        "is there, start the training again; it continues from its newest checkpoint"
     )
 
 
@@ -62,7 +62,7 @@ class NotTogetherError(ContractError):
     code = "contract.not_together"
     what: str
     sentence = (
-        "{what} can't train by days: each pass is shared among workers that begin it together; "
-        "launch the job again, without --max_restarts and elastic workers, and it goes on "
-        "behind its newest checkpoint"
+        "{what} can't train by days, because all workers begin each pass together: launch the "
+        "job again, without --max_restarts and elastic workers; it continues from its newest "
+        "checkpoint"
     )

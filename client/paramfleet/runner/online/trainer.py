@@ -294,7 +294,7 @@ class OnlineTrainer:
         if all(each["fits"] for each in agree(fits=used is not None)):
             return used or 0
         reason = "it is of other files, batches or workers, or of another seed"
-        facts = {"reason": reason, "remedy": "the pass begins anew"}
+        facts = {"reason": reason, "remedy": "the pass starts from its beginning"}
         log.warning("worker.position_not_taken", extra=facts)
         return 0
 

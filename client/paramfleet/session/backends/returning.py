@@ -56,7 +56,7 @@ class StateGoneError(IntegrityError):
     rank: int
     step: int
     sentence = (
-        "worker {rank} was started again, and the pservers don't know where it was before step "
+        "worker {rank} was started again, and the pservers don't have its position before step "
         "{step}: resume the job from a checkpoint"
     )
 
@@ -68,7 +68,7 @@ class StateDamagedError(IntegrityError):
     rank: int
     reason: str
     sentence = (
-        "worker {rank} was started again, and where it was can't be read from the pservers "
+        "worker {rank} was started again, and its position can't be read from the pservers "
         "({reason}): resume the job from a checkpoint"
     )
 
@@ -161,8 +161,8 @@ def begin_again(
     facts = {"step": int(answer.fields["step"]), "steps": progress.steps, "lacking": lacking}
     if not progress.positions:
         facts["remedy"] = (
-            "no position in data is registered: the script must go on behind "
-            "optimizer.num_steps steps by itself, or register its dataset before init_worker"
+            "no position in data is registered: the script must skip the first "
+            "optimizer.num_steps steps itself, or register its dataset before init_worker"
         )
     is_whole = bool(progress.positions) and not lacking
     log.log(logging.INFO if is_whole else logging.WARNING, "worker.returned", extra=facts)

@@ -125,5 +125,5 @@ def _check_owned(module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> N
     own = {id(parameter) for parameter in module.parameters()}
     for group in optimizer.param_groups:
         if any(id(parameter) not in own for parameter in group["params"]):
-            rule = "not the model's, so no worker would hear of its gradients"
+            rule = "not a parameter of the model, so its gradients would not be all-reduced"
             raise CollectiveSetupError(found="a parameter of the optimizer", rule=rule)

@@ -236,7 +236,7 @@ ACTING = (
     _action(
         "chaos",
         _chaos,
-        "Hurt a process of a job that was started for that.",
+        "Inject a fault into a process of a job that was started with chaos.",
         {"type": "object", "required": ["number", "action", "role", "index"]},
         body={
             "type": "object",

@@ -347,7 +347,7 @@ def _advice(wanted: int, missing: int, *, num_replicas: int) -> str:
             "--hosting=planned` with the job's settings"
         )
     elif missing < 0:
-        said.append("processes beyond move their groups, and end by themselves")
+        said.append("surplus processes move their groups, and then end")
     if wanted <= num_replicas:
         said.append(
             f"{wanted} processes have no room for {num_replicas} replicas: groups go on "

@@ -37,18 +37,21 @@ class Hurter:
             NoRedisError: if it doesn't answer.
         """
         if not self._store.is_on_this_machine:
-            reason = "Redis runs elsewhere: only one behind a Unix socket can be hurt"
+            reason = (
+                "Redis is on another address: a fault can only be injected into a Redis with a "
+                "Unix socket"
+            )
             raise ActionRefusedError(action=hurt.action, mode="", reason=reason)
         said = await self._store.command("INFO", "server")
         try:
             pid = int(said["process_id"])
             listening = await asyncio.to_thread(_listening_at, self._store.socket_path)
             if listening not in {None, pid}:
-                reason = f"it calls itself process {pid}, and process {listening} listens"
+                reason = f"it reports process {pid}, but process {listening} listens"
                 raise ActionRefusedError(action=hurt.action, mode="", reason=reason)
             hurting.hurt_other(hurt, pid)
         except (OSError, KeyError, TypeError, ValueError) as error:
-            reason = f"its process can't be hurt: {error}"
+            reason = f"no fault can be injected into its process: {error}"
             raise ActionRefusedError(action=hurt.action, mode="", reason=reason) from error
 
 

@@ -373,7 +373,7 @@ class Membership:
                     incarnation=incarnation,
                     endpoint="",
                     admin="",
-                    host="a host that nobody knows any more",
+                    host="an unknown host",
                     pid=0,
                 )
                 place = Place(member=member, renewed_at=now, is_hearsay=True)

@@ -265,7 +265,7 @@ def drain(orders: Orders, job: Standing, *, rank: int) -> Orders:
         raise ActionRefusedError(
             action="drain",
             mode=job.mode,
-            reason="worker 0 saves and tells the result: end the job instead",
+            reason="worker 0 saves and reports the result: end the job instead",
         )
     if rank not in job.training:
         raise ActionRefusedError(

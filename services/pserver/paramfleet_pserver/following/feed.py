@@ -161,7 +161,7 @@ class Feed:
             return "there are other tables now"
         for name, parts in self._parts.items():
             if parts != _parts_of(self._store.find(name)):
-                return f"table {name} was loaded anew"
+                return f"table {name} was loaded again"
         return ""
 
     @property

@@ -20,8 +20,8 @@ __all__ = ["join_alone", "join_with_run"]
 log = logging.getLogger(__name__)
 
 _ENDED = (
-    "the job that wrote them has ended; a new job begins anew, unless it continues from a "
-    "checkpoint (--resume)"
+    "the job that wrote them has ended; a new job starts from the beginning, unless it "
+    "continues from a checkpoint (--resume)"
 )
 
 

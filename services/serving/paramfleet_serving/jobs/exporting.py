@@ -90,8 +90,8 @@ class FolderRefusesError(OutcomeUnknownError):
     folder: str
     reason: str
     sentence = (
-        "the stream in {folder} couldn't be written to: {reason}; when that is mended, begin "
-        "again: another stream begins, with all rows"
+        "the stream in {folder} couldn't be written: {reason}; when this is repaired, start "
+        "again: a new stream begins, with all rows"
     )
 
 

@@ -55,7 +55,10 @@ class AdminUnreachableError(UnavailableError):
     code = "unavailable.admin"
     url: str
     reason: str
-    sentence = "no answer from {url}: {reason}; if the job has ended, nobody answers there"
+    sentence = (
+        "no answer from {url}: {reason}; if the job has ended, this address does not answer "
+        "any more"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

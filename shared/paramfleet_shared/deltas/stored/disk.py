@@ -166,7 +166,7 @@ def opened_lock(path: Path) -> int:
         return stat.S_ISREG(found.st_mode) and found.st_nlink == 1 and found.st_uid in owners
 
     rule = (
-        "isn't the lock that a writer makes, but a link, a pipe or somebody else's: remove it"
+        "isn't a lock file of a writer, but a link, a pipe or a file of another user: remove it"
     )
     with suppress(FileNotFoundError):
         if not is_own(path.lstat()):  # opening it may do something already

@@ -51,7 +51,7 @@ class Outages:
             self._coordinator_at = asked_at
         waited_s = self._clock.monotonic() - self._coordinator_at
         if waited_s >= self._grace_s:
-            reason = f"gone for {waited_s:.0f} s, and nobody started it again"
+            reason = f"gone for {waited_s:.0f} s, and it was not started again"
             self._life.end_badly(JobFailedError(role="coordinator", index=0, reason=reason))
             return True
         return False

@@ -61,7 +61,7 @@ class Openness:
         """Return what is open, in a sentence each; empty for a closed one."""
         may = f"and may run {', '.join(self.dangerous)} there" if self.dangerous else ""
         if not self.asks_for_password:
-            text = f"Redis at {self.where} is open: whoever reaches it needs no password {may}"
+            text = f"Redis at {self.where} is open: it can be reached without a password {may}"
             return [f"{text.rstrip()}; {_REMEDY}"]
         if self.dangerous:
             text = f"Redis at {self.where} lets the job's user run {', '.join(self.dangerous)}"

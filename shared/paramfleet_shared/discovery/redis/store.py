@@ -117,7 +117,7 @@ def advice_for(url: str) -> str:
     if parts.scheme == "unix":
         return (
             f"nothing listens at the socket {unquote(parts.path)}: the job that it belonged to "
-            f"has ended, or hasn't begun as yet; start the job, {_ELSEWHERE}"
+            f"has ended, or hasn't begun yet; start the job, {_ELSEWHERE}"
         )
     port = parts.port or _USUAL_PORT
     if parts.hostname in _HERE:

@@ -332,7 +332,8 @@ class Connection(ControlFrames):
     def _check_unsent(self) -> None:
         if sum(map(len, self._sender.out)) > self._limits.max_unsent_control_bytes:
             raise ConnectionFault(
-                ErrorCode.ENHANCE_YOUR_CALM, "the peer asks and does not read"
+                ErrorCode.ENHANCE_YOUR_CALM,
+                "the peer sends requests and does not read the answers",
             )
 
     def _fail(self, code: ErrorCode, reason: str) -> None:

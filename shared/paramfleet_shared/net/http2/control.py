@@ -167,7 +167,7 @@ class ControlFrames(ABC):
 
     def _on_push_promise(self, flags: int, stream_id: int, payload: memoryview) -> None:
         del flags, stream_id, payload
-        raise ProtocolFault("PUSH_PROMISE, which nobody allowed")
+        raise ProtocolFault("PUSH_PROMISE, which was not allowed")
 
     def _on_ping(self, flags: int, stream_id: int, payload: memoryview) -> None:
         self._floods.count_control(self._now)

@@ -18,8 +18,8 @@ class BodyTooLargeError(ContractError):
     limit_bytes: int
     got_bytes: int
     sentence = (
-        "the body has {got_bytes} bytes or more; the receiver accepts {limit_bytes}: "
-        "send less in one message, as by smaller batches"
+        "the body has {got_bytes} bytes or more; the receiver accepts {limit_bytes}: send less "
+        "in one message, for example smaller batches"
     )
 
 

@@ -74,8 +74,8 @@ class WireVersionError(ContractError):
     found: int
     supported: int
     sentence = (
-        "the peer speaks version {found} of the wire and this process {supported}: "
-        "run the same paramfleet on every machine of the job"
+        "the peer has version {found} of the protocol and this process {supported}: run the "
+        "same paramfleet on every machine of the job"
     )
 
 

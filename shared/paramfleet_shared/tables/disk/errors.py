@@ -56,7 +56,7 @@ class TierFullError(UnavailableError):
     code = "unavailable.tier_full"
     path: str
     reason: str
-    sentence = "there is no room for more rows in {path}: {reason}; make room on that disk"
+    sentence = "there is no space for more rows in {path}: {reason}; free space on that disk"
 
 
 class TierLateError(UnavailableError):
@@ -78,7 +78,7 @@ class TierReadError(UnavailableError):
     code = "unavailable.tier_read"
     path: str
     reason: str
-    sentence = "{path} can't be read: {reason}; see to that disk"
+    sentence = "{path} can't be read: {reason}; check that disk"
 
 
 class TierFailedError(IntegrityError):
@@ -90,7 +90,7 @@ class TierFailedError(IntegrityError):
     code = "integrity.tier_failed"
     path: str
     reason: str
-    sentence = "{path} can't be written: {reason}; see to that disk, and open the folder again"
+    sentence = "{path} can't be written: {reason}; check that disk, and open the folder again"
 
 
 class TierDamagedError(IntegrityError):
@@ -112,8 +112,8 @@ class TierLeaveError(IntegrityError):
     path: str
     reason: str
     sentence = (
-        "rows can't leave memory, as {path} can't be read: {reason}; what was asked for before"
-        " is done, so don't ask again; see to that disk"
+        "rows can't be evicted from memory, because {path} can't be read: {reason}; the "
+        "request itself was executed, so don't repeat it; check that disk"
     )
 
 

@@ -55,8 +55,8 @@ class CapacityError(ContractError):
     rows: int
     max_rows: int
     sentence = (
-        "table {table!r}, shard {shard}: no room beside its {rows} rows "
-        "of at most {max_rows}: use more pservers"
+        "table {table!r}, shard {shard}: new rows don't fit beside its {rows} rows, at most "
+        "{max_rows}: use more pservers"
     )
 
 

@@ -234,7 +234,7 @@ def test_a_place_that_the_data_does_not_have_is_left_out_by_name(
 
     (record,) = caplog.records
     assert record.getMessage() == "worker.position_not_taken"
-    assert vars(record)["remedy"] == "the epoch begins anew"
+    assert vars(record)["remedy"] == "the epoch starts from its beginning"
 
 
 def test_a_place_at_the_end_of_an_epoch_leaves_nothing_of_it(

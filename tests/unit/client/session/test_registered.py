@@ -386,11 +386,15 @@ def test_what_does_not_come_back_is_named_with_why_and_what_to_do(
         "mine": "it was saved by 2 workers, and there are 1 now",
     }
     assert other["remedy"] == (
-        "the epoch of a position begins anew; load with 2 workers to go on where it was"
+        "the epoch of a position starts from its beginning; load with 2 workers to continue "
+        "from the position"
     )
     assert same["reasons"]["place"] == "the checkpoint has no position of worker 0"
     assert same["reasons"]["mine"] == "it wasn't saved: too deep"
-    assert same["remedy"] == "they stay as they are; the epoch of a position begins anew"
+    assert (
+        same["remedy"]
+        == "they stay as they are; the epoch of a position starts from its beginning"
+    )
     assert other["folder"] == "x"
 
 

@@ -125,7 +125,7 @@ async def test_rows_too_wide_for_a_disk_are_refused_before_there_are_any(
     replica = Replica("async", 2, **of, new_shard=few_rows)
     [spec, *_] = specs_of("async", "float32", "adagrad")
 
-    with pytest.raises(TierRowError, match="40,000 bytes, and on disk 16,384 are the most"):
+    with pytest.raises(TierRowError, match="40,000 bytes, and the maximum on disk is 16,384"):
         replica.store.check_limits([replace(spec, name="wide", dim=5000)])
 
     replica.store.check_limits([replace(spec, name="wide", dim=2048)])

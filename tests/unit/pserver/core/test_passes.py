@@ -120,7 +120,7 @@ def test_a_piece_goes_with_how_many_there_are(
     book = PassBook[str]()
     prepare(book, before)
 
-    with pytest.raises(PassPiecesError, match=f"piece {facts[0]} doesn't go with") as refused:
+    with pytest.raises(PassPiecesError, match=f"piece {facts[0]} doesn't fit") as refused:
         book.check_prepare(late)
 
     expected = {"rank": 0, "number": 1, "piece": facts[0], "pieces": facts[1]}
@@ -135,7 +135,7 @@ def test_a_piece_goes_with_how_many_there_are(
         ({0: 2, 1: 1}, (1, 0, 1), "0 of worker 1's pieces"),
         ({1: 1}, (0, 2, 0), "should be 0"),
         ({}, (0, 2, 0), "2 of worker 0's"),
-        (None, (0, 2, None), "nobody has said of how many"),
+        (None, (0, 2, None), "the number of pieces is not known"),
     ],
 )
 def test_other_pieces_than_are_named_are_not_committed(

@@ -53,7 +53,7 @@ async def test_work_ends_when_the_plan_gives_it_to_another() -> None:
 
     planned.note_plan(ANOTHERS)
 
-    with pytest.raises(PlanChangedError, match="group 3 is planned otherwise by now"):
+    with pytest.raises(PlanChangedError, match="the plan of group 3 has changed"):
         await doing
     assert work.ended.is_set()
 

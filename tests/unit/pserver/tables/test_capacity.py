@@ -100,7 +100,7 @@ async def test_only_new_ids_count_where_room_is_short(owners: Owners) -> None:
     create(one, 4, 5)
     claims.release()
     assert one.num_claimed == 0
-    with pytest.raises(CapacityError, match="no room beside its 5 rows of at most 5"):
+    with pytest.raises(CapacityError, match="new rows don't fit beside its 5 rows, at most 5"):
         await claim_counted([wanted(one, 6)], owners)
 
 

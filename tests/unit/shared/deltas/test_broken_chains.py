@@ -152,7 +152,8 @@ def test_every_break_of_a_stream_is_found_and_what_is_between_is_proven(
     for each in (
          ", base 5 of stream", f"{file_of(tmp_path, 2)}, change 2",
         f"{file_of(tmp_path, 7)}: change 7", "changes 8 to 9 of stream",
-        f"{file_of(tmp_path, 12)} has change 11", f"{file_of(tmp_path, 15)}: change 15",
+        f"{file_of(tmp_path, 12)} has the earlier change 11",
+        f"{file_of(tmp_path, 15)}: change 15",
     ):  # fmt: skip
         assert said.count(each) == 1, (each, said)
     # What isn't broken, and whose SHA-256 the next one tells.

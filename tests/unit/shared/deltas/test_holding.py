@@ -47,7 +47,7 @@ def test_a_second_process_is_told_who_has_the_folder(tmp_path: Path) -> None:
 
     said = (tmp_path / WRITER_LOCK).read_text().strip()
     assert refused.value.facts == {"path": str(tmp_path), "holder": said}
-    assert f"is written to by process {said}: end that one" in str(refused.value)
+    assert f"is in use by the writer process {said}: end that process" in str(refused.value)
     with held_for_writing(tmp_path, CLOCK):  # it is free, however its process has ended
         assert (tmp_path / WRITER_LOCK).stat().st_mode & 0o777 == 0o600
     assert leftovers(tmp_path) == []
@@ -114,7 +114,10 @@ def test_something_else_of_the_locks_name_is_refused(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_text("kept")
     (tmp_path / WRITER_LOCK).symlink_to(tmp_path / "elsewhere")
 
-    with pytest.raises(StreamError, match="isn't the lock"), held_for_writing(tmp_path, CLOCK):
+    with (
+        pytest.raises(StreamError, match="isn't a lock file of a writer"),
+        held_for_writing(tmp_path, CLOCK),
+    ):
         pass
 
     with held_for_writing(tmp_path, CLOCK, takes_over=True):

@@ -175,7 +175,7 @@ def test_what_is_no_lock_is_named_and_left_alone(tmp_path: Path, lock: str, kind
     else:
         path.hardlink_to(victim)
 
-    with pytest.raises(StreamError, match=rf"{lock}: isn't the lock"):
+    with pytest.raises(StreamError, match=rf"{lock}: isn't a lock file of a writer"):
         writer.compact()
 
     assert victim.read_text() == "precious"

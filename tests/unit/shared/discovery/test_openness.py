@@ -34,7 +34,7 @@ async def test_a_redis_that_asks_for_no_password_is_named_with_what_a_stranger_m
     assert not openness.asks_for_password
     assert openness.dangerous in DANGEROUS
     (warning,) = openness.warnings()
-    assert f"Redis at {plain.place} is open: whoever reaches it needs no password" in warning
+    assert f"Redis at {plain.place} is open: it can be reached without a password" in warning
     assert f"may run {', '.join(openness.dangerous)} there" in warning
     assert plain.is_running()
 

@@ -216,7 +216,7 @@ def test_neither_groups_of_processes_nor_the_first_are_hurt(
     monkeypatch.setattr(os, "kill", never)
     monkeypatch.setattr(subprocess, "Popen", never)
 
-    with pytest.raises(ValueError, match="none that may be hurt"):
+    with pytest.raises(ValueError, match="must not get a fault"):
         hurting.hurt_other(Hurt(action=action, role="redis", by=5.0), pid)
 
 

@@ -72,7 +72,9 @@ def test_an_index_that_is_full_still_finds() -> None:
     index = SlotIndex(max_rows=2, table="e", shard=1)
     index.find(np.array([1, 2]), create=True)
 
-    with pytest.raises(CapacityError, match="table 'e', shard 1: no room beside its 2 rows"):
+    with pytest.raises(
+        CapacityError, match="table 'e', shard 1: new rows don't fit beside its 2 rows"
+    ):
         index.find(np.array([1, 3]), create=True)
 
     assert index.find(np.array([2, 1]), create=True).tolist() == [1, 0]

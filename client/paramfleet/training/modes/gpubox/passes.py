@@ -42,9 +42,9 @@ class NoPassError(ContractError):
     code = "contract.no_pass"
     what: str
     sentence = (
-        "{what} outside of a pass that trains: in gpubox mode batches are trained inside of "
-        "fleet.device_pass(loader, model), and a pass trains if it begins after model.train(), "
-        "with gradients on"
+        "{what} outside of a pass that trains: in gpubox mode train batches inside "
+        "fleet.device_pass(loader, model), and begin the pass after model.train(), with "
+        "gradients enabled"
     )
 
 
@@ -54,8 +54,9 @@ class LookupNotSaidError(ContractError):
     code = "contract.lookup_not_said"
     table: str
     sentence = (
-        "table {table!r} is looked up in training, and the pass knows no id of it: let ids= of "
-        "fleet.device_pass return those of all modules, or forward= call all of them"
+        "table {table!r} is looked up in training, and the pass has no ids of it: ids= of "
+        "fleet.device_pass must return the ids of all modules, or forward= must call all "
+        "modules"
     )
 
 
@@ -66,9 +67,9 @@ class PassUncertainError(IntegrityError):
     number: int
     function: str
     sentence = (
-        "fleet.{function}(): whether all pservers have pass {number} isn't known, since its "
-        "commit failed: end this worker, and start it again in its place, which finds out, or "
-        "start the job again from a checkpoint"
+        "fleet.{function}(): the commit of pass {number} failed, and it isn't known whether "
+        "all pservers have the pass: end this worker and start it again under its rank, so "
+        "that it reads this from the pservers, or start the job again from a checkpoint"
     )
 
 
@@ -93,8 +94,8 @@ class StepTakenError(ContractError):
     code = "contract.step_taken"
     workers: int
     sentence = (
-        "a second step in one batch: {workers} workers train a pass together, and all take one "
-        "step a batch"
+        "a second step in one batch: {workers} workers train a pass together, so each takes "
+        "one step per batch"
     )
 
 

@@ -17,8 +17,8 @@ class SettlingError(UnavailableError):
     code = "unavailable.settling"
     group: int
     sentence = (
-        "the coordinator was started again, and decides nothing about group {group} before "
-        "every process has said what it knows: ask again"
+        "the coordinator was restarted, and decides nothing about group {group} before every "
+        "process has reported its state: try again"
     )
 
 

@@ -427,7 +427,7 @@ class Planner:
         self.plan = self.plan.with_group(group, owner=beginner, since_term=0, target=None)
         words = (
             f"process {former.index} has ended before anything of group {group} was durable; "
-            f"process {beginner.index} begins it anew"
+            f"process {beginner.index} begins it from an empty state"
         )
         facts = {"group": group, "member": beginner.text, "reason": words}
         return [PlanEvent(event="group.begins_anew", facts=facts)]

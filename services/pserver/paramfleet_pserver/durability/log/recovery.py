@@ -108,7 +108,7 @@ class OpenedLog:
         if self._segments:
             self._read_end(held)
         elif folder.begun.exists():
-            reason = "its segments were removed by somebody else"
+            reason = "its segments were removed by another process or user"
             raise LogDamagedError(
                 path=str(folder.path), offset=0, position=held + 1, reason=reason
             )

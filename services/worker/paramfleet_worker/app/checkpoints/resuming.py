@@ -27,8 +27,8 @@ class NoWholeCheckpointError(IntegrityError):
     newest: str
     reason: str
     sentence = (
-        "{path} has checkpoints, and none is whole; the newest is {newest}: {reason}; restore "
-        "one from a backup, or move them away to start anew"
+        "{path} has checkpoints, but none is complete; the newest is {newest}: {reason}; "
+        "restore one from a backup, or move them away to start from the beginning"
     )
 
 
@@ -53,7 +53,7 @@ def resume_environment(folder: Path, say: Callable[[str], None]) -> dict[str, st
         if choice.damaged:
             newest, reason = choice.damaged[0]
             raise NoWholeCheckpointError(path=str(folder), newest=newest.name, reason=reason)
-        say(f"resume: no checkpoint in {folder} yet: the job starts anew")
+        say(f"resume: no checkpoint in {folder} yet: the job starts from the beginning")
         return {RESUME_FROM: ""}
     step = "an unknown step" if chosen.step is None else f"step {chosen.step}"
     say(f"resume: the job continues from {chosen.path}, {step}")

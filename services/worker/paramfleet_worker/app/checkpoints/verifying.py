@@ -238,7 +238,7 @@ def _notes(folder: Path, manifest: Manifest) -> Iterator[str]:
     for differs in manifest.columns_that_differ():
         if differs.anew:
             anew = ", ".join(differs.anew)
-            yield f"table {differs.table!r} has no states {anew}: they begin anew"
+            yield f"table {differs.table!r} has no states {anew}: they start from the beginning"
         if differs.dropped:
             dropped = ", ".join(differs.dropped)
             yield f"states {dropped} of table {differs.table!r} are not used"

@@ -48,9 +48,9 @@ def _load(operator: Operator, options: dict[str, Any]) -> None:
             break
         require_going_on(status)
         if clock.monotonic() >= deadline:
-            where = "the workers know of it" if is_told else "worker 0 doesn't know of it"
+            where = "the workers have the command" if is_told else "worker 0 has no command yet"
             echo(
-                f"{folder} isn't loaded as yet: {where}; see `paramfleet status --json`",
+                f"{folder} isn't loaded yet: {where}; see `paramfleet status --json`",
                 err=True,
             )
             raise click.exceptions.Exit(_NOT_YET)

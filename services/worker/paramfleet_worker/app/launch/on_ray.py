@@ -58,8 +58,9 @@ class RayCapacityError(UnavailableError):
     available: str
     waited_s: float
     sentence = (
-        "Ray found no room for the job in {waited_s:.0f} s: it asks for {cpus:g} CPUs and "
-        "{gpus:g} GPUs, and the cluster has {available}; lower --ray_cpus or the numbers"
+        "Ray found no resources for the job in {waited_s:.0f} s: it needs {cpus:g} CPUs and "
+        "{gpus:g} GPUs, and the cluster has {available}; lower --ray_cpus or the numbers of "
+        "processes"
     )
 
 

@@ -40,8 +40,8 @@ class OpenRedisError(ContractError):
     code = "contract.open_redis"
     where: str
     sentence = (
-        "the Redis to start at {where} would take commands from whoever reaches it: give "
-        "every machine the same password in PARAMFLEET_REDIS_PASSWORD_FILE, or the same "
+        "the Redis to start at {where} would accept commands from everyone who can reach it: "
+        "give every machine the same password in PARAMFLEET_REDIS_PASSWORD_FILE, or the same "
         "secret in PARAMFLEET_SECRET_FILE (`paramfleet secret FILE` makes one)"
     )
 

@@ -104,7 +104,7 @@ def check_torch(facts: Facts) -> Iterator[Finding]:
         return
     if torch.error:
         yield failure(
-            "torch-broken", where, f"torch can't be imported: {torch.error}", "install it anew"
+            "torch-broken", where, f"torch can't be imported: {torch.error}", "install it again"
         )
         return
     if _version_of(torch.version) < OLDEST_TORCH:

@@ -66,7 +66,7 @@ def _check_rights(redis: RedisFacts, where: str) -> Iterator[Finding]:
         yield warning(
             "redis-open",
             where,
-            f"Redis takes commands from everybody who reaches it{may}",
+            f"Redis accepts commands from everyone who can reach it{may}",
             "give it a password or an access list: `paramfleet certs redis-acl`",
         )
     elif redis.dangerous:

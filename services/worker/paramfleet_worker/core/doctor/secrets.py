@@ -9,7 +9,7 @@ from paramfleet_worker.core.doctor.findings import Finding, failure, warning
 __all__ = ["check_certificate", "check_tokens"]
 
 SOON = timedelta(days=14)
-RENEW = "`paramfleet certs renew` makes it anew"
+RENEW = "`paramfleet certs renew` makes a new one"
 
 
 def check_certificate(facts: Facts) -> Iterator[Finding]:
@@ -30,7 +30,7 @@ def check_certificate(facts: Facts) -> Iterator[Finding]:
             "certificate-unreadable",
             own.path,
             own.unreadable,
-            "make it anew with `paramfleet certs issue`; see that this user may read it",
+            "make a new one with `paramfleet certs issue`; this user must be able to read it",
         )
         return
     if own.readable_by_others:
@@ -51,7 +51,7 @@ def _check_pair(own: CertificateFacts) -> Iterator[Finding]:
             "certificate-key-mismatch",
             own.path,
             "the key isn't this certificate's",
-            "take both from the same folder, or make them anew with `paramfleet certs renew`",
+            "take both from the same folder, or make new ones with `paramfleet certs renew`",
         )
     if not own.is_of_authority:
         yield failure(
@@ -127,7 +127,7 @@ def check_tokens(facts: Facts) -> Iterator[Finding]:
         yield warning(
             "tokens-without-admin",
             tokens.path,
-            "no token is an admin's: nobody may change this job",
+            "there is no token of the role admin: nothing can change this job",
             "make one with `paramfleet tokens new --role admin`",
         )
     if not facts.settings.has_tls:

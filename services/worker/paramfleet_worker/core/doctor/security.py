@@ -100,8 +100,8 @@ def _check_proof(facts: SecurityFacts) -> Iterator[Finding]:
         yield failure(
             "insecure",
             facts.where,
-            f"job {facts.job} is started with `insecure`: whoever reaches its ports may read "
-            "it, change it and end it",
+            f"job {facts.job} is started with `insecure`: everyone who can reach its ports can "
+            "read, change and end it",
             "give it a secret (PARAMFLEET_SECRET_FILE) or certificates, and leave it out",
         )
     elif not facts.has_secret and not facts.has_tls:
@@ -117,7 +117,7 @@ def _check_proof(facts: SecurityFacts) -> Iterator[Finding]:
         yield warning(
             "reading-open",
             facts.where,
-            "everybody who reaches an admin address reads status, metrics and settings there",
+            "everyone who can reach an admin address can read status, metrics and settings",
             "set PARAMFLEET_ADMIN_OPEN_READING=false, and give programs a token: `paramfleet "
             "tokens new --role read`",
         )
@@ -127,7 +127,7 @@ def _check_redis(facts: SecurityFacts) -> Iterator[Finding]:
     redis = facts.redis
     if redis is None or redis.is_private:
         return
-    who = "every user of this machine" if redis.is_loopback else "everybody who reaches it"
+    who = "every user of this machine" if redis.is_loopback else "everyone who can reach it"
     if redis.lets_strangers_in:
         code = f", among them {' and '.join(redis.dangerous)}" if redis.dangerous else ""
         yield failure(

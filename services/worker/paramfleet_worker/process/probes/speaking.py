@@ -25,8 +25,8 @@ class NotRedisError(ContractError):
     where: str
     said: str
     sentence = (
-        "--redis: what listens at {where} is no Redis: {said}; name the address of a Redis, or "
-        "a free port of this machine, where the launcher starts one"
+        "--redis: the program that listens at {where} is no Redis: {said}; give the address of "
+        "a Redis, or a free port of this machine, where the launcher starts one"
     )
 
 

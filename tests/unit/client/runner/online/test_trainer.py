@@ -306,7 +306,7 @@ def test_data_that_does_not_come_ends_the_wait_by_name(folder: Path) -> None:
     assert done.exit_code == 1
     assert passes_in(done) == ["20260101, pass 1"]
     assert "day 20260101, pass 2: waits for" in done.stderr
-    assert "20260101/1200/done didn't come within 0.1" in done.stderr
+    assert "20260101/1200/done did not appear within 0.1" in done.stderr
     assert "runner.data_wait_s" in done.stderr
 
 

@@ -89,7 +89,7 @@ def test_one_that_is_lost_each_time_fails_by_name() -> None:
     saves.settle()
 
     (outcome,) = done
-    assert "its pserver started again" in outcome["error"]
+    assert "its pserver was restarted" in outcome["error"]
     assert outcome["consistent"] is None
 
 

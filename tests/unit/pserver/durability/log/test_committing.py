@@ -134,7 +134,7 @@ def test_what_the_disk_refuses_with_is_said_until_it_writes_again(
         with pytest.raises(error, match=words) as caught:
             writer.check()
         assert str(tmp_path) in str(caught.value)
-        assert "tries again by itself" in str(caught.value)
+        assert "tries again automatically" in str(caught.value)
         append(writer, 1)  # there is room in memory
         writer.turn()
         writer.check()

@@ -154,7 +154,7 @@ def test_a_log_whose_segments_are_all_gone_is_damaged(tmp_path: Path, held: int)
     for segment in segments(tmp_path):
         segment.unlink()
 
-    with pytest.raises(LogDamagedError, match="removed by somebody else"):
+    with pytest.raises(LogDamagedError, match="removed by another process or user"):
         open_log(tmp_path, job=JOB, held=held)
 
 

@@ -106,7 +106,7 @@ def test_a_peer_that_asks_and_does_not_read_is_cut_off() -> None:
     for _ in range(3000 // 17 + 2):  # the answers stay where they are
         end.feed(PingFrame(0, opaque_data=b"12345678").serialize())
 
-    assert end.connection.end_reason == "the peer asks and does not read"
+    assert end.connection.end_reason == "the peer sends requests and does not read the answers"
 
 
 def test_window_updates_of_a_real_reader_are_free() -> None:

@@ -244,7 +244,7 @@ def test_a_full_disk_refuses_rows_and_takes_them_when_there_is_room(tmp_path: Pa
     keys = np.arange(10, dtype=np.uint64)
     values = np.ones((10, LAYOUT.pitch), np.uint32)
 
-    with pytest.raises(TierFullError, match=r"there is no room for more rows in .*No space"):
+    with pytest.raises(TierFullError, match=r"there is no space for more rows in .*No space"):
         tier.put(keys, values)
     with pytest.raises(TierFullError):
         tier.remove(keys)

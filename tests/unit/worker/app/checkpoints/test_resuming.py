@@ -51,7 +51,9 @@ def test_an_empty_folder_starts_anew_and_says_so(tmp_path: Path) -> None:
     lines: list[str] = []
 
     assert resume_environment(tmp_path, lines.append) == {RESUME_FROM: ""}
-    assert lines == [f"resume: no checkpoint in {tmp_path} yet: the job starts anew"]
+    assert lines == [
+        f"resume: no checkpoint in {tmp_path} yet: the job starts from the beginning"
+    ]
 
 
 def test_a_first_save_that_was_cut_off_starts_anew(write: Write) -> None:
