@@ -242,5 +242,5 @@ def _wrong_value(found: Eviction, given: Mapping[str, Any]) -> tuple[str, str] |
     if found.value == "frequency" and (found.unseen_steps or found.unseen_hours):
         return "value", "doesn't go with unseen_steps or unseen_hours, which need the last push"
     if given.get("half_life") and not found.fades_by:
-        return "half_life", "has no effect where the last push alone decides"
+        return "half_life", "has no effect if only the last push decides"
     return None

@@ -156,8 +156,8 @@ FAMILY: dict[str, dict[str, Key]] = {
             default=None,
             minimum=0.0,
             maximum=1.0,
-            meaning="With `overlap_steps`: the share of the worker's own values in what it "
-            "goes on with; none keeps all the progress made meanwhile.",
+            meaning="With `overlap_steps`: the share of the worker's own values in the values "
+            "with which it continues; none keeps all progress made during the exchange.",
         ),
     },
 }
@@ -279,7 +279,7 @@ FEATURES: dict[str, dict[str, Key]] = {
             min_members=1,
             minimum=0.0,
             maximum=1.0,
-            meaning="Shares of a gradient that stay behind, one for each part of the ramp.",
+            meaning="Shares of a gradient that are not sent, one for each part of the ramp.",
         ),
     },
     "fp16_allreduce": {
@@ -327,8 +327,8 @@ SETTINGS: dict[str, Key] = {
         kind=str,
         default="wait",
         choices=("wait", "shrink"),
-        meaning="With servers in sync mode: what becomes of the job when a worker died and no "
-        "process takes its place in time: it ends (wait), or goes on without it (shrink).",
+        meaning="With servers in sync mode: what happens if a worker died and no new process "
+        "replaces it in time: the job ends (wait), or continues without this worker (shrink).",
     ),
 }
 """What collective mode takes beside them: single values. ``sync_batch_norm`` is sync's, too,

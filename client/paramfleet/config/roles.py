@@ -125,7 +125,7 @@ def PaddleCloudRoleMaker(  # noqa: N802 - the name Fleet users call
     training_role = env.get("TRAINING_ROLE")
     if training_role is None:
         if "RANK" in env and env.get("WORLD_SIZE", "1") != "1":
-            rule = "torchrun started this worker among others, and each would train alone: "
+            rule = "torchrun started several workers, and each would train separately: call "
             rule += "fleet.init(is_collective=True)"
             raise RoleError(name="WORLD_SIZE", value=env["WORLD_SIZE"], rule=rule)
         return RoleMaker(distributed=False)

@@ -54,7 +54,9 @@ class BoundedLoader(yaml.SafeLoader):
         self._depth -= 1
         if node is not None and is_alias:
             if node not in self._sizes:
-                raise ComposerError(None, None, "an alias stands within what it names", mark)
+                raise ComposerError(
+                    None, None, "an alias is inside the value that it refers to", mark
+                )
             self._count += self._sizes[node]
         elif node is not None:
             self._sizes[node] = self._count - before

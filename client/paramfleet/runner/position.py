@@ -110,7 +110,7 @@ class TrainData:
         if self._resumable is None:
             found = sum(1 for _ in islice(batches, self._used))
             if found < self._used:
-                _warn(f"it is behind batch {self._used}, and the epoch has {found}")
+                _warn(f"it is after batch {self._used}, but the epoch has {found}")
                 self._used = 0
                 return iter(train_batches(self._model.config, self._batches))
         return batches

@@ -52,7 +52,7 @@ class Vocabulary:
         known = _Counter("blanks")
         known.add("\n".join(self.words).encode(errors=_ODD_BYTES))
         if known.num_words != len(self.words):
-            rule = "a word stands there twice, or has a blank in it"
+            rule = "it has a word twice, or a word with a space in it"
             raise VocabularyError(source="vocabulary", rule=rule)
         self._table = known.table
         self._fold = folding(tokens)

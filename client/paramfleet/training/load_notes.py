@@ -30,7 +30,7 @@ _OF_ROWS = (
     "a table of rows has its module's name, so give a renamed module its former one with name="
 )
 _OF_GROUPS = f"{GROUPS}, so give the optimizer the groups of the checkpoint"
-_ANEW = "the optimizer begins with new states: no checkpoint has those that it would go on with"
+_ANEW = "the optimizer begins with new states: the checkpoint does not have its states"
 
 _UNSAVED = (
     "checkpoints don't contain its states of these tables: after a load they start from the "

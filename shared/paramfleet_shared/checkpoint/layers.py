@@ -207,8 +207,8 @@ def read_layers(
             raise ManifestError(path=path, rule=rule)
         if base.is_symlink():
             rule = (
-                f"is an increment of {increment.base.folder}, which is a link beside it, and "
-                "may lead out of the folder: put the checkpoint itself there"
+                f"is an increment of {increment.base.folder}, which is a link in the same "
+                "folder, and may lead out of it: put the checkpoint itself there"
             )
             raise ManifestError(path=path, rule=rule)
         if allow is not None:
@@ -218,13 +218,14 @@ def read_layers(
         except ManifestError as error:
             rule = (
                 f"is an increment of {increment.base.folder}, which can't be read: "
-                f"{error.rule}; put that one beside it, or use another checkpoint"
+                f"{error.rule}; put that one into the same folder, or use another checkpoint"
             )
             raise ManifestError(path=path, rule=rule) from error
         if beneath.save != increment.base.save:
             rule = (
                 f"is an increment of {increment.base.folder}, which is another checkpoint now: "
-                "put the one beside it that it was made of, or use another checkpoint"
+                "put the one that it was made from into the same folder, or use another "
+                "checkpoint"
             )
             raise ManifestError(path=path, rule=rule)
         _check_same_tables(path, manifest, beneath)

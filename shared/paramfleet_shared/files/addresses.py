@@ -53,7 +53,7 @@ _WITH_LOGIN = (
 )
 _WHOLE_SERVER = (
     "is a whole server or bucket: name a folder of it, as in hdfs://host:8020/kept, and put "
-    f"{os.pathsep!r} only behind that"
+    f"{os.pathsep!r} only after that"
 )
 
 

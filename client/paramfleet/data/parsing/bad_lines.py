@@ -24,7 +24,7 @@ _REASONS = {
     kernels.NOT_A_NUMBER: "{word!r} is no number, which a float32 slot takes",
     kernels.OUT_OF_RANGE: "{word!r} does not fit the slot's type",
     kernels.WRONG_WIDTH: "the slot is dense and takes {width} values, not {word!r}",
-    kernels.LEFTOVER: "{word!r} comes behind the last slot",
+    kernels.LEFTOVER: "{word!r} is after the last slot",
 }
 
 _MAX_WORD = 40

@@ -36,7 +36,7 @@ def days_of(words: Iterable[str]) -> tuple[str, ...]:
                 raise ValueError(problem)
     for former, day in pairwise(days):
         if day <= former:
-            problem = f"days that follow one another: {day} comes behind {former}"
+            problem = f"days in ascending order: {day} follows {former}"
             raise ValueError(problem)
     return tuple(days)
 

@@ -162,7 +162,7 @@ def _unique(entries: Iterator[tuple[str, Entry]]) -> Iterator[tuple[str, Entry]]
     seen: dict[str, Entry] = {}
     for key, entry in entries:
         if key in seen:
-            rule = f"stands there already: {seen[key].where}"
+            rule = f"is a duplicate of {seen[key].where}"
             raise ConfigError(where=entry.where, key=key, value="", rule=rule)
         seen[key] = entry
         yield key, entry

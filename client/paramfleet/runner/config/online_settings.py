@@ -128,7 +128,7 @@ class OnlineSettings:
         self._check_days()
         most = _MINUTES // self.split_interval
         if not self.passes_that_fit:
-            rule = f"at most {most}: a day has so many folders of {self.split_interval} minutes"
+            rule = f"at most {most}: a day has {most} folders of {self.split_interval} minutes"
             raise SettingError(name="split_per_pass", value=self.split_per_pass, rule=rule)
         if self.pass_per_day > self.passes_that_fit:
             rule = f"at most {self.passes_that_fit}: a day has folders for so many passes"

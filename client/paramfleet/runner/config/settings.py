@@ -275,7 +275,7 @@ class RunnerSettings(OnlineSettings):
             (
                 "model_save_path",
                 self.model_save_path,
-                f"given{_BY_DAYS}: it goes on from there",
+                f"given{_BY_DAYS}: the training continues from there",
             ),
         ):
             if not is_right:

@@ -110,10 +110,10 @@ class Deeds:
         key = course.key_of(place)
         if key and not self._in_sync:
             facts = {"folder": str(self._folder.base(place)), "key": key}
-            reason = "what it has was trained again, and not in sync: its numbers are others"
+            reason = "its data were trained again, and not in sync: the values differ"
             remedy = (
-                f"to have it made again, remove its line from {BASES}, and go back behind it: "
-                "move newer checkpoints elsewhere before the next start"
+                f"to make it again, remove its line from {BASES}, and move newer checkpoints "
+                "to another folder before the next start"
             )
             more = {"reason": reason, "remedy": remedy}
             log.warning("worker.base_kept", extra={**facts, **more})
@@ -140,7 +140,7 @@ class Deeds:
                 reason = "no base has been published that this delta could follow"
                 remedy = (
                     "set runner.save_first_base: true, to have one before the first pass; else "
-                    "deltas begin behind the base at the end of this day"
+                    "deltas begin after the base at the end of this day"
                 )
                 facts = {"folder": str(path), "reason": reason, "remedy": remedy}
                 log.warning("worker.delta_without_base", extra=facts)

@@ -198,7 +198,7 @@ async def _begin_once(
             raise
         let_go = [server for server, each in enumerate(answers) if not each.fields["held"]]
         if let_go and not reason:
-            reason = f"pserver {let_go[0]} let pushes go on before its image was taken"
+            reason = f"pserver {let_go[0]} did not hold pushes until its image was taken"
             if attempt < ATTEMPTS:
                 facts = {"reason": reason, "attempt": attempt}
                 log.warning("worker.checkpoint_begun_again", extra=facts)

@@ -220,7 +220,7 @@ def _device_of(place: Rendezvous | None) -> torch.device:
         return torch.device("cpu")
     index = 0 if place is None else place.local_index
     if index >= count:
-        rule = f"has no GPU of its own: {count} visible; start at most so many here, or "
+        rule = f"has no GPU of its own: {count} visible; start at most this number here, or "
         rule += "hide them with CUDA_VISIBLE_DEVICES= to train on the CPU"
         raise CollectiveSetupError(found=f"worker {index} of this machine", rule=rule)
     torch.cuda.set_device(index)

@@ -50,7 +50,7 @@ def give_accessors(
             rule = f"embedding_dim must be more than {accessor.num_counts}"
         elif embedx_dim not in {None, table.dim + accessor.num_hidden - NUM_SHORT}:
             had = table.dim + accessor.num_hidden - NUM_SHORT
-            rule = f"its rows have {had} weights behind the first one, not {embedx_dim}"
+            rule = f"its rows have {had} weights after the first one, not {embedx_dim}"
         if rule:
             raise StrategyError(key=where, value="", rule=rule)
         table.take_accessor(accessor)

@@ -350,8 +350,8 @@ def _advice(wanted: int, missing: int, *, num_replicas: int) -> str:
         said.append("surplus processes move their groups, and then end")
     if wanted <= num_replicas:
         said.append(
-            f"{wanted} processes have no room for {num_replicas} replicas: groups go on "
-            "without, and what the last process holds is lost with it unless it has a disk"
+            f"{wanted} processes are too few for {num_replicas} replicas: groups have none, "
+            "and if the last process of a group dies without a disk, its values are lost"
         )
     return "; ".join(said)
 

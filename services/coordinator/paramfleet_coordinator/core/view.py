@@ -302,7 +302,7 @@ class JobView:
     def _note_straggler(self, now: float) -> None:
         named = self._watch.named
         if named is None:
-            self.note("straggler.gone", "no worker holds the others up any more", now=now)
+            self.note("straggler.gone", "no worker delays the others any more", now=now)
         else:
             facts = {"rank": named.rank, "cause": named.cause}
             self.note("straggler.named", named.words, now=now, **facts)

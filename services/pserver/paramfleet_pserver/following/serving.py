@@ -174,7 +174,7 @@ class Followers:
             raise self._over(asked, "it hasn't fetched its snapshot")
         if not journal.stream.has(have):
             self._end(session)
-            raise self._over(asked, f"the commands behind {have} aren't kept")
+            raise self._over(asked, f"the commands after {have} aren't kept")
         self._advance(session, journal, have)
         left_s = POLL_S
         if request.deadline is not None:
@@ -185,7 +185,7 @@ class Followers:
                 await asyncio.sleep(LINGER_S)
         if self._sessions.get(session.follower) is not session or not journal.stream.has(have):
             self._end(session)
-            raise self._over(asked, f"the commands behind {have} aren't kept")
+            raise self._over(asked, f"the commands after {have} aren't kept")
         session.seen_at = self._clock.monotonic()
         bodies = journal.stream.after(have, most_bytes=BATCH_BYTES, most=MOST_COMMANDS)
         return commands_message(have + 1, bodies, position=journal.position)

@@ -134,7 +134,7 @@ def _of_plan(plan: Mapping[str, Any]) -> list[str]:
     ]
     lines = ["", "processes that host servers", *rows_of(processes, PROCESS_COLUMNS)]
     if plan["wanted"] and plan["wanted"] != len(processes):
-        lines.append(f"{plan['wanted']} processes are asked for, {len(processes)} are there")
+        lines.append(f"{plan['wanted']} processes are requested, {len(processes)} are running")
     lines += ["", "groups, each a server's part", *rows_of(plan["groups"], GROUP_COLUMNS)]
     if plan["unprotected"]:
         lines.append(f"without a follower: groups {_shown(plan['unprotected'])}")

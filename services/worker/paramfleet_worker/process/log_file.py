@@ -78,7 +78,7 @@ class LogFile:
     def _note_failure(self, error: OSError) -> None:
         if not self._fails:
             self._fails = True
-            self._say(f"{self.path} can't be written, the job goes on: {error.strerror}")
+            self._say(f"{self.path} can't be written; the job continues: {error.strerror}")
 
     def _append(self, data: bytes) -> int:
         """Write to the file of this name; return how many bytes it took."""

@@ -109,7 +109,7 @@ def verify_changes(folder: Path, found: VerifiedStream, opened: Sequence[OpenedB
         if difference:
             found.note(
                 f"base {newer.number} of stream {base.stream} isn't base {base.number} with "
-                f"the changes behind it: {difference}"
+                f"the changes after it: {difference}"
             )
 
 

@@ -189,7 +189,7 @@ BAD = [
     (b"1 1 1 1e39 0", "price", 7, "does not fit"),
     (b"1 1 1 1" + b"0" * 60 + b" 0", "price", 7, "does not fit"),
     (b"2 1 1 0 0", "label", 1, "the slot is dense and takes 1 values, not '2'"),
-    (b"1 1 0 0 7", "words", 9, "'7' comes behind the last slot"),
+    (b"1 1 0 0 7", "words", 9, "'7' is after the last slot"),
     (b"\xff\x00", "label", 1, "is not"),
 ]
 

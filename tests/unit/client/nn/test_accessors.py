@@ -392,7 +392,7 @@ def test_fleets_keys_train_as_the_accessor_that_they_describe(cvm: bool) -> None
         ({"name": "tt"}, {}, "did you mean 'tt'"),
         ({"accessor": accessor()}, {}, "an accessor of its own"),
         ({"storage": "bfloat16"}, {}, "must be float32"),
-        ({}, {"sparse_embedx_dim": 9}, "have 2 weights behind the first one, not 9"),
+        ({}, {"sparse_embedx_dim": 9}, "have 2 weights after the first one, not 9"),
     ],
 )
 def test_keys_that_do_not_fit_the_table_are_named(

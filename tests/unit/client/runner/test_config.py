@@ -173,7 +173,7 @@ def test_days_are_a_range_or_a_list(tmp_path: Path, text: str, days: tuple[str, 
         ("runner.reader_type=RecDataset", "InMemoryDataset"),
         ("runner.last_epoch=2", "there are no epochs"),
         ("runner.train_data_dir=", "it has their folders"),
-        ("runner.model_save_path=", "it goes on from there"),
+        ("runner.model_save_path=", "the training continues from there"),
         ("runner.split_batches=true", "samples are shared"),
     ],
 )
@@ -260,7 +260,7 @@ def test_an_unknown_key_is_told_with_its_line_and_the_nearest(
         ("hyper_parameters:\n  optimizer:\n    adam_lazy_mode: no\n", 3, "must be true: rows"),
         ("hyper_parameters:\n  fc_sizes: 8\n", 2, "must be a list, as [512, 256]"),
         ("hyper_parameters:\n  fc_sizes: [8, x]\n", 2, "must be a whole number"),
-        ("runner:\n  epochs: 1\n  epochs: 2\n", 3, "stands there already"),
+        ("runner:\n  epochs: 1\n  epochs: 2\n", 3, "is a duplicate of"),
         ("runner:\n  epochs: [1\n", 3, "no YAML"),
         ("runner:\n\tepochs: 1\n", 2, "no YAML"),
         ("- runner\n", 1, "must be a mapping"),
@@ -386,7 +386,7 @@ def test_of_one_key_the_last_option_counts_also_within_a_mapping(tmp_path: Path)
     ("option", "rule"),
     [
         ("runner.a_sync_configs={max_staleness: 2", "no YAML"),
-        ("runner.a_sync_configs={a: 1, a: 2}", "stands there already"),
+        ("runner.a_sync_configs={a: 1, a: 2}", "is a duplicate of"),
         ("runner.a_sync_configs=3", "must be a mapping"),
         ("runner.a_sync_configs=", "must be a mapping"),
         ("runner.a_sync_configs.max_staleness=[2", "no YAML"),
@@ -552,7 +552,7 @@ def test_a_value_nested_too_deep_is_refused(tmp_path: Path, value: str) -> None:
 
 @pytest.mark.parametrize("value", ["&a [1, *a]", "&a {k: *a, l: *a}"])
 def test_what_names_itself_is_refused(tmp_path: Path, value: str) -> None:
-    with pytest.raises(ConfigError, match=r"line 2: .*within what it names"):
+    with pytest.raises(ConfigError, match=r"line 2: .*inside the value that it refers to"):
         read(tmp_path, f"runner:\n  epochs: {value}\n")
 
 

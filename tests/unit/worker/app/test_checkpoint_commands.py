@@ -61,7 +61,7 @@ def test_options_of_write_before_another_command_are_refused(tmp_path: Path) -> 
     found = run("--name", "x", "list", tmp_path)
 
     assert found.exit_code == 2
-    assert "--name stands before 'list': put it behind that" in found.stderr
+    assert "--name is before 'list': put it after that" in found.stderr
 
 
 def test_list_shows_a_line_for_each(tmp_path: Path) -> None:

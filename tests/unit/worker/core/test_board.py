@@ -113,9 +113,9 @@ def test_the_board_tells_how_many_processes_are_asked_for_but_not_there() -> Non
         "unprotected": [],
     }
 
-    assert "3 processes are asked for, 1 are there" in board({**STATUS, "plan": plan})
+    assert "3 processes are requested, 1 are running" in board({**STATUS, "plan": plan})
     plan["wanted"] = 1
-    assert not any("asked for" in line for line in board({**STATUS, "plan": plan}))
+    assert not any("are requested" in line for line in board({**STATUS, "plan": plan}))
 
 
 def test_before_the_training_nothing_is_made_up() -> None:

@@ -85,7 +85,7 @@ def test_a_folder_in_the_place_of_the_log_is_told_once_and_stops_nothing(
     for _ in range(3):
         log.write(b"lost\n")
     assert len(said) == 1
-    assert "workerlog.0 can't be written, the job goes on: Is a directory" in said[0]
+    assert "workerlog.0 can't be written; the job continues: Is a directory" in said[0]
     assert log.last_lines(1) == ["lost"]
 
     log.path.rmdir()
@@ -190,7 +190,7 @@ def test_a_process_is_started_again_without_its_log(tmp_path: Path, said: list[s
     log = LogFile(path, said.append, append=True)
     log.write(b"lost\n")
     assert len(said) == 1
-    assert "serverlog.0 can't be written, the job goes on" in said[0]
+    assert "serverlog.0 can't be written; the job continues" in said[0]
 
     path.rmdir()
     log.write(b"again\n")

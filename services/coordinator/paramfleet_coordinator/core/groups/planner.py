@@ -413,7 +413,7 @@ class Planner:
             return []
         best = min(able, key=lambda each: (each.id.index != former, each.id))
         self.plan = self.plan.with_group(group, owner=best.id, since_term=0, target=None)
-        words = f"process {best.id.index} has group {group} on its disk, and goes on with it"
+        words = f"process {best.id.index} has group {group} on its disk, and continues with it"
         facts = {"group": group, "member": best.id.text, "reason": words}
         return [PlanEvent(event="group.recovers", facts=facts)]
 

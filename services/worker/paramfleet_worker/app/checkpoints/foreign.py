@@ -219,7 +219,7 @@ def _read_words(path: Path, dim: int, id_of: Callable[[str], int]) -> Iterator[F
                 if id_of is whole_of
                 else "a word of the list that --words names"
             )
-            rule = f"must have numbers behind its first word, and that must be {first}"
+            rule = f"must have numbers after its first word, which must be {first}"
             refuse(path, f"line {number} ({word[:40]!r} ...) {rule}", number)
 
     for rows in _pieces(path, lines, parsed, dim):
@@ -279,7 +279,7 @@ def _read_values(folder: Path, dim: int) -> Iterator[ForeignRows]:
         def parsed(number: int, line: str, path: Path = path) -> tuple[int, list[float]]:
             id_, row = _parsed(path, number, line)
             if len(row) != dim:
-                rule = f"line {number} has {len(row)} numbers behind its key, and a row of the "
+                rule = f"line {number} has {len(row)} numbers after its key, and a row of the "
                 refuse(path, f"{rule}table {dim}: {OTHER_TABLE}", number)
             return id_, row
 
@@ -327,7 +327,7 @@ def _read_laid_out(
             known = " or ".join(map(str, sorted(lengths)))
             rules = " and ".join(dict.fromkeys(layout.rules))
             rule = (
-                f"line {number} has {len(row)} numbers behind its key: {layout.accessor} "
+                f"line {number} has {len(row)} numbers after its key: {layout.accessor} "
                 f"with {rules} writes {known} for {layout.num_more + 1} values. Name the right "
                 f"ones with --accessor and --rule{_fitting(len(row), layout.num_more)}"
             )

@@ -34,7 +34,7 @@ def group_of(name: str, alone: click.Command, help: str) -> click.Group:  # noqa
         if given:
             flag = given[0].replace("_", "-")
             where = context.invoked_subcommand
-            problem = f"--{flag} stands before {where!r}: put it behind that"
+            problem = f"--{flag} is before {where!r}: put it after that"
             raise click.UsageError(problem)
 
     return BoundedGroup(

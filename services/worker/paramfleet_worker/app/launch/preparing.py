@@ -176,13 +176,14 @@ def prepared_launch(
 
 
 def _of_the_script(script: Sequence[str]) -> Iterator[str]:
-    """Yield a warning of the job's options behind the script, which takes them for its own."""
+    """Yield a warning of the job's options after the script, which gets them as its own."""
     words = [word.partition("=")[0] for word in script[1:] if word.startswith("--")]
     found = [word for word in words if word[2:].replace("-", "_") in OF_THE_JOB]
     if found:
-        named, go = ", ".join(dict.fromkeys(found)), "go" if len(set(found)) > 1 else "goes"
-        rest = "to the script: options of launch stand before it"
-        yield f"{named} behind {script[0]} {go} {rest}"
+        named, goes = ", ".join(dict.fromkeys(found)), "go" if len(set(found)) > 1 else "goes"
+        yield (
+            f"{named} after {script[0]} {goes} to the script: options of launch come before it"
+        )
 
 
 def _require_data_dir(folder: Path) -> None:

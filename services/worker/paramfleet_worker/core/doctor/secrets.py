@@ -91,14 +91,14 @@ def _check_name(own: CertificateFacts, facts: Facts) -> Iterator[Finding]:
         yield failure(
             "certificate-wrong-role",
             own.path,
-            f"it stands for {own.role or 'nobody'}, this process is {settings.role}",
+            f"it is for the role {own.role or 'none'}, and this process is {settings.role}",
             f"give it {settings.role}.crt and {settings.role}.key",
         )
     if own.job != settings.job:
         yield failure(
             "certificate-wrong-job",
             own.path,
-            f"it stands for job {own.job or '(none)'}, this process is of {settings.job}",
+            f"it is for job {own.job or '(none)'}, and this process is of job {settings.job}",
             f"`paramfleet certs issue --job {settings.job}`, or set PARAMFLEET_JOB",
         )
     if settings.role in {"coordinator", "pserver"} and settings.host not in own.hosts:

@@ -31,7 +31,7 @@ def test_days_are_those_of_the_calendar(words: list[str], days: list[str]) -> No
         ("{20260101..20260103..2}", "days as"),
         ("{20260101..20260103", "days as"),
         ("20260103..20260101", "doesn't end before it begins"),
-        ("20260101 20260101", "20260101 comes behind 20260101"),
+        ("20260101 20260101", "20260101 follows 20260101"),
         ("00010101", "from 1970 on"),
         ("19700101..99981231", "at most"),
         ("", "x"),

@@ -132,7 +132,7 @@ def test_rows_of_another_layout_are_named_with_what_writes_them(
     with pytest.raises(ForeignTableError) as refused:
         imported(tmp_path, ForeignTable(folder, "paddle"), write())
 
-    assert "part-0: line 1 has 9 numbers behind its key" in str(refused.value)
+    assert "part-0: line 1 has 9 numbers after its key" in str(refused.value)
     assert "SparseAccessor with SparseAdamSGDRule writes 10 or 15 for 2 values" in str(
         refused.value
     )
@@ -162,17 +162,17 @@ def test_words_have_the_ids_of_their_lines(write: Write, tmp_path: Path) -> None
         ("9" * 5000 + " 2\n1 2 3\n", "line 1 must say how many rows"),
         ("1 " + "2" * 5000 + "\n1 2 3\n", "line 1 must say how many rows"),
         ("\u0661 2\n1 2 3\n", "line 1 must say how many rows"),
-        ("1 2\n1_0 2 3\n", "line 2 ('1_0' ...) must have numbers behind its first word"),
-        ("1 2\n\u0661 2 3\n", "line 2 ('\u0661' ...) must have numbers behind its first word"),
-        ("1 2\n1 1_5 3\n", "line 2 ('1' ...) must have numbers behind its first word"),
-        ("1 2\n1 2 \u0663\n", "line 2 ('1' ...) must have numbers behind its first word"),
+        ("1 2\n1_0 2 3\n", "line 2 ('1_0' ...) must have numbers after its first word"),
+        ("1 2\n\u0661 2 3\n", "line 2 ('\u0661' ...) must have numbers after its first word"),
+        ("1 2\n1 1_5 3\n", "line 2 ('1' ...) must have numbers after its first word"),
+        ("1 2\n1 2 \u0663\n", "line 2 ('1' ...) must have numbers after its first word"),
         (
             "1 3\n1 2 3 4\n",
             "its rows have 3 numbers, and those of the table 2: name another table",
         ),
         ("1 2\n1 2\n", "line 2 has 1 numbers, and a row of the table 2: mend the line"),
-        ("1 2\nx 2 3\n", "line 2 ('x' ...) must have numbers behind its first word"),
-        ("1 2\n1 2 x\n", "line 2 ('1' ...) must have numbers behind its first word"),
+        ("1 2\nx 2 3\n", "line 2 ('x' ...) must have numbers after its first word"),
+        ("1 2\n1 2 x\n", "line 2 ('1' ...) must have numbers after its first word"),
         ("2 2\n1 2 3\n", "has 1 rows, and its first line says 2: the file was cut off"),
         ("2 2\n1 2 3\n1 4 5\n", "id 1 has two rows: keep one of them"),
         ("1 2\n1 nan 3\n", "the row of id 1 has a number that isn't finite: mend"),

@@ -108,7 +108,7 @@ def test_what_an_increment_lacks_is_named_by_list_verify_and_load(write: Write) 
         f"is an increment of {base.name}, which can't be read" in by_name[newest.name].problem
     )
     assert f"is an increment of {base.name}" in verify(one).problems[0].problem
-    with pytest.raises(ManifestError, match="put that one beside it"):
+    with pytest.raises(ManifestError, match="put that one into the same folder"):
         load_rows(newest, "ads")
 
 

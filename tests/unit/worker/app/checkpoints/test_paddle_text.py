@@ -113,7 +113,7 @@ def test_a_plain_table_is_keys_and_values(tmp_path: Path) -> None:
     (tmp_path / "text" / "001" / "part-000-00000").write_text("7 1 2 3\n")
     with pytest.raises(
         ForeignTableError,
-        match="has 3 numbers behind its key, and a row of the table 2: name another table",
+        match="has 3 numbers after its key, and a row of the table 2: name another table",
     ):
         import_table(source, into=empty, table="words", output=tmp_path / "other")
     with pytest.raises(ForeignTableError, match="lack its counts"):
