@@ -19,7 +19,7 @@ DAYS =
 CODE = client shared services tests deploy examples models benchmarks scripts
 EXAMPLE = examples/wide_and_deep/train.py
 
-# The last line of a demo is its result: make must not say goodbye to a directory after it
+# The last line of a demo is its result: make must not print "Leaving directory" after it
 # (before 4.4 `make -C` does nevertheless, without -s).
 MAKEFLAGS += --no-print-directory
 
@@ -42,7 +42,7 @@ help:
 	@echo 'make bench-paddle            the same work on Paddle 3.0.0, in its own .venv-paddle'
 	@echo 'make bench-localsgd          workers that train apart, in twenty minutes'
 	@echo '     DATA_DIR=FOLDER'
-	@echo 'make compose-test            a cluster of containers on a real engine, hurt meanwhile'
+	@echo 'make compose-test            a cluster of containers on a real engine, with injected faults'
 	@echo '     MODE=geo SERVERS=2 WORKERS=4'
 	@echo 'make clean                   remove what make and the tools made'
 

@@ -40,8 +40,8 @@ _MEMBERS = ("worker", "pserver", "coordinator")
 
 ACTIONS: Final[Mapping[str, Action]] = {
     "kill": Action("It is killed (SIGKILL).", ROLES, lasts=False),
-    "stop": Action("It stands still (SIGSTOP).", ROLES),
-    "slow": Action("It runs for one part of --by of the time.", ROLES, by=(1.5, 1000.0, 5.0)),
+    "stop": Action("It is stopped (SIGSTOP).", ROLES),
+    "slow": Action("It runs for 1/--by of the time.", ROLES, by=(1.5, 1000.0, 5.0)),
     "full": Action("Its disk is full.", ("pserver",)),
     "clock": Action(
         "Its time of day jumps by --by seconds.",
@@ -52,11 +52,11 @@ ACTIONS: Final[Mapping[str, Action]] = {
     ),
     "duplicate": Action("Requests arrive twice.", _MEMBERS, has_rate=True, has_peer=True),
     "delay": Action(
-        "Replies come up to --by ms late.",
+        "Replies are delayed by up to --by ms.",
         _MEMBERS, by=(0.0, 60_000.0, 20.0), has_rate=True, has_peer=True,
     ),
     "reorder": Action(
-        "Requests wait up to --by ms, and later ones overtake them.",
+        "Requests are delayed by up to --by ms, and later ones overtake them.",
         _MEMBERS, by=(0.0, 60_000.0, 20.0), has_rate=True, has_peer=True,
     ),
     "partition": Action("Nothing arrives, in both directions.", _MEMBERS, has_peer=True),

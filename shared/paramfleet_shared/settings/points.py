@@ -31,12 +31,12 @@ FAILPOINTS: Final[Mapping[str, Failpoint]] = {
     "before_sync": Failpoint(
         "pserver", "They are written, and the file isn't synced.", writes=True
     ),
-    "after_sync": Failpoint("pserver", "They are synced, and nobody knows it."),
+    "after_sync": Failpoint("pserver", "They are synced, and no answer is sent yet."),
     "snapshot_half_written": Failpoint(
         "pserver", "A snapshot's file has its first message.", writes=True
     ),
     "before_join_answer": Failpoint(
-        "pserver", "A worker has joined a pserver that came back, and has no answer yet."
+        "pserver", "A worker has joined a pserver that was restarted, and has no answer yet."
     ),
     "while_replaying": Failpoint(
         "pserver", "A command of the log is about to be executed again."
@@ -45,13 +45,14 @@ FAILPOINTS: Final[Mapping[str, Failpoint]] = {
         "pserver", "A follower has the first part of a group's snapshot."
     ),
     "before_append_ack": Failpoint(
-        "pserver", "A follower has executed commands, and the owner doesn't know."
+        "pserver", "A follower has executed commands, and has not acknowledged them yet."
     ),
     "handover_fenced": Failpoint(
-        "pserver", "An owner executes nothing more of a group, and its follower doesn't know."
+        "pserver",
+        "An owner executes nothing more of a group, and has not answered its follower yet.",
     ),
     "handover_promoted": Failpoint(
-        "pserver", "A follower is about to go on as a group's owner."
+        "pserver", "A follower is about to become the owner of a group."
     ),
     "before_send": Failpoint("worker", "A change is in the outbox, and isn't sent."),
     "after_answer": Failpoint("worker", "All pservers have answered a change."),

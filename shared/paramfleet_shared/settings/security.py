@@ -14,7 +14,7 @@ class SecuritySettings:
     `paramfleet launch` creates one for its job. With certificates it isn't needed."""
 
     insecure: bool = False
-    """Start without a secret and without certificates. Everybody who can reach the job's ports
+    """Start without a secret and without certificates. Everyone who can reach the job's ports
     can then read, change and end the job."""
 
     checkpoint_dirs: str = ""

@@ -180,6 +180,8 @@ async def test_a_redis_on_a_port_asks_for_a_password_that_no_command_line_shows(
     launched.wait_all("worker 0")
     settings = settings_in(environment_of(launched.pids["worker 0"]))
 
+    told = f"no Redis listens at 127.0.0.1 port {port}: starting one there for this job alone"
+    assert any(told in line for line in launched.said)
     lines = command_lines(launched)
     with redis.Redis(port=port) as stranger, pytest.raises(redis.AuthenticationError):
         stranger.get("paramfleet:tcp:epoch")

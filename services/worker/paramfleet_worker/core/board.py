@@ -39,12 +39,12 @@ GROUP_COLUMNS = ("group", "owner", "term", "follower", "lag", "moves_to", "prote
 BARRIER_COLUMNS = ("name", "generation", "arrived", "missing")
 
 _OF_WORKERS = (
-    "staleness: steps ahead of the slowest worker  lag_reason: what most of the time goes to",
     "time: d data  < pull  # compute  > push  . for others  w for data  p paused",
+    "staleness: steps ahead of the slowest  lag_reason: where most time goes",
 )
 _OF_SERVERS = (
-    "request_ms: mean time of a request  rows: of tables, and values of dense parameters  "
-    "last_seen_s: seconds since the server was heard of"
+    "rows: of tables, and values of dense parameters  request_ms: of a request, mean",
+    "last_seen_s: since the server was heard of last",
 )
 """What the columns mean whose names don't say it."""
 
@@ -74,7 +74,7 @@ def board(status: Mapping[str, Any], *, width: int = 120) -> list[str]:
     plan = status.get("plan")
     hosts = ("process",) if plan else ()
     lines += rows_of(status["servers"], (of_servers[0], *hosts, *of_servers[1:]))
-    lines.append(_OF_SERVERS)
+    lines += _OF_SERVERS
     lines += _of_plan(plan) if plan else []
     lines += [
         f"server {each['index']} is lost; the job waits {_shown(each['waits_s'])} s more for it"
@@ -109,8 +109,8 @@ def _of_lag(status: Mapping[str, Any]) -> str:
     setting = _GO_AHEAD[mode]
     value = (status.get("settings") or {}).get(setting)
     bound = "" if value is None else f" ({setting} = {_shown(value)})"
-    apart = f"the first worker is {max(steps) - min(steps):,} steps ahead of the last"
-    return f"{mode}: no worker waits for a slower one; {apart}{bound}"
+    apart = f"the first is {max(steps) - min(steps):,} steps ahead of the last"
+    return f"{mode}: workers don't wait; {apart}{bound}"
 
 
 def _of_data(workers: Sequence[Mapping[str, Any]], width: int) -> list[str]:

@@ -27,6 +27,7 @@ def made(
         torch.nn.Sequential(fleet.nn.Embedding(9, 2, name="words"), torch.nn.Linear(2, 1))
     )
     optimizer = session.distributed_optimizer(inner(model.parameters(), lr=0.1, **keys))
+    session.init_worker()
     optimizer.minimize(model(torch.arange(9)).pow(2).sum())
     return Saving(session)
 

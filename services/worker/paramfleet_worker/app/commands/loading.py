@@ -22,14 +22,15 @@ _NOT_YET = 4
 
 
 def _load(operator: Operator, options: dict[str, Any]) -> None:
-    """Have a running job load CHECKPOINT, and wait until it has.
+    """Load CHECKPOINT into a running job, and wait until it is loaded.
 
-    All pservers and workers load it between two steps, and train on: tables with the states of
-    their optimizers, buffers, and schedules. Positions in data stay. CHECKPOINT is a folder or
-    an address that pservers and worker 0 can read, below one of the pservers' checkpoint_dirs.
+    All pservers and workers load it between two steps, and then continue the training: tables
+    with the states of their optimizers, buffers, and schedules. Positions in data are not
+    changed. CHECKPOINT is a folder or an address that pservers and worker 0 can read, below one
+    of the pservers' checkpoint_dirs.
 
-    Ends with 1 if it was not loaded, with 3 if it was, and something of the model, which it
-    lacks, stays as it was, and with 4 if the job hasn't told within --timeout.
+    The exit code is 1 if it was not loaded, 3 if it was loaded but lacks a part of the model,
+    which keeps its values, and 4 if there is no result within --timeout.
 
     Raises:
         ClickException: if it was not loaded.
