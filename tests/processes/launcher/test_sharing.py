@@ -102,7 +102,7 @@ def test_a_prepared_process_that_does_not_answer_is_killed_and_said_to_be(
         assert select.select([descriptor], [], [], 0)[0], "it has ended"
         assert not imports.is_alive
         assert len(said) == 1
-        assert f"pid {prepared}, has ended or not answered within 1 s" in said[0]
+        assert f"pid {prepared}, has ended or did not answer within 1 s" in said[0]
         assert program.communicate(timeout=60)[0] == "done\n", "the program ran, and once"
     finally:
         os.close(descriptor)

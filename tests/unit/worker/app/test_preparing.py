@@ -77,9 +77,9 @@ def test_a_file_of_tokens_is_accepted_beside_the_launchers_own(
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (("--worker_num", "2"), "--worker_num behind x.py goes"),
-        (("--worker-num=2", "--epochs=3"), "--worker-num behind x.py goes"),
-        (("--job=a", "--redis", "b", "--job", "c"), "--job, --redis behind x.py go"),
+        (("--worker_num", "2"), "--worker_num after x.py goes"),
+        (("--worker-num=2", "--epochs=3"), "--worker-num after x.py goes"),
+        (("--job=a", "--redis", "b", "--job", "c"), "--job, --redis after x.py go"),
         (("--worker_numbers=2", "--data_dir=x", "--workers=4", "job", "--gpus", "0"), ""),
     ],
 )
