@@ -1,6 +1,6 @@
 """A worker's side of a barrier: ask the coordinator until it says go."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paramfleet_shared.discovery.errors import BarrierTimeoutError
@@ -9,7 +9,6 @@ from paramfleet_shared.errors import OutcomeUnknownError, UnavailableError
 from paramfleet_shared.net.rpc.client import Channel
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.system.clock import Clock
-from paramfleet_shared.telemetry import waiting
 
 __all__ = ["BarrierCaller"]
 
@@ -107,10 +106,8 @@ class BarrierCaller:
                 return arrived
             facts = {"arrived": arrived, "missing": list(reply["missing"]), "reason": ""}
             waited_s = self._clock.monotonic() - started
-            if tells and waited_s >= waiting.TOLD_AFTER_S:
-                tells = False
-                at, missing = name.removeprefix("gather/"), facts["missing"]
-                waiting.tell_waiting(at, missing, waited_s=waited_s, at_most_s=timeout_s)
+            if tells:
+                tells = not _told(name, facts["missing"], (waited_s, timeout_s))
 
     async def _call(self, name: str, generation: int, *, left_s: float) -> Mapping[str, Any]:
         park_s = min(_PARK_S, _PARK_FRACTION * left_s)
@@ -129,3 +126,15 @@ class BarrierCaller:
             "barrier", Message(fields=fields), timeout_s=timeout_s
         )
         return answer.fields
+
+
+def _told(name: str, missing: Sequence[int], seconds: tuple[float, float]) -> bool:
+    """Say who is waited for, if that takes long; return whether it was said."""
+    from paramfleet_shared.telemetry import waiting  # noqa: PLC0415 -- workers alone wait
+
+    waited_s, at_most_s = seconds
+    if waited_s < waiting.TOLD_AFTER_S:
+        return False
+    at = name.removeprefix("gather/")
+    waiting.tell_waiting(at, missing, waited_s=waited_s, at_most_s=at_most_s)
+    return True

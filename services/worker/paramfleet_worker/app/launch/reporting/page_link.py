@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections.abc import Callable
 from typing import Protocol
 
 from paramfleet_shared.errors import FleetError
@@ -28,12 +29,24 @@ class HasPid(Protocol):
 
 
 async def show_page(
-    prepared: PreparedLaunch, records: JobRecords, console: Console, coordinator: HasPid
+    prepared: PreparedLaunch,
+    records: JobRecords,
+    console: Console,
+    coordinator: HasPid,
+    *,
+    is_over: Callable[[], bool],
 ) -> Operator | None:
     """Keep the coordinator's admin address in the job's folder once it serves, and show it.
 
     In a terminal with a code that opens the page once; not elsewhere, because what is
     written there may be kept, and read by others.
+
+    Args:
+        prepared: What is started.
+        records: Of the job.
+        console: Where it is shown.
+        coordinator: The process whose page it is.
+        is_over: Whether the job has ended by now: then nothing is shown, and no code is made.
 
     Returns:
         Who may ask the coordinator how the job is; None if it can't be asked.
@@ -46,6 +59,8 @@ async def show_page(
         token = token_in(prepared.folder)
         asking = token or _token_of_secret(prepared)
         operator = Operator(url=url, token=asking, tls=context, timeout_s=_TIMEOUT_S)
+        if is_over():
+            return operator
         if prepared.opens_page:
             _open(f"{url}/{await _code(operator)}" if token else f"{url}/", console)
         command = f"`paramfleet page --job {prepared.job.job}`"
@@ -54,8 +69,11 @@ async def show_page(
             console.tell(plain)
             return operator
         code = await _code(operator)
+        if is_over():
+            return operator
     except (FleetError, OSError) as error:
-        console.say(f"the job's page can't be shown: {error}")
+        if not is_over():  # else why the job has ended is what matters
+            console.say(f"the job's page can't be shown: {error}")
         return None
     console.tell(
         f"the job's page, once and within ten minutes: {url}/{code}"

@@ -103,7 +103,13 @@ class Telling:
     async def page(self, records: JobRecords, coordinator: HasOutput) -> None:
         """Say where the coordinator's page is, which is elsewhere after each of its starts."""
         self._coordinator = coordinator
-        self._operator = await show_page(self._prepared, records, self._console, coordinator)
+        self._operator = await show_page(
+            self._prepared,
+            records,
+            self._console,
+            coordinator,
+            is_over=lambda: self._verdict is not None,
+        )
 
     async def watch(self) -> None:
         """Show how far the job is, until this is cancelled."""
