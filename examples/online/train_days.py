@@ -168,7 +168,7 @@ def _await(file: Path) -> None:
     _tell(waits=True)
     while not file.exists():
         if time.perf_counter() > deadline:
-            msg = f"nobody has followed the job in {FOLLOWED_WITHIN_S:.0f} s: no {file}"
+            msg = f"no server has followed the job for {FOLLOWED_WITHIN_S:.0f} s: no {file}"
             raise TimeoutError(msg)
         pause.wait(0.05)
 

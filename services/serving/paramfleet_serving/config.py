@@ -109,7 +109,7 @@ class ServingSettings(JobSettings):
             rule = "given: the folder of a stream (--from DIR), or a job (--from job:NAME)"
             raise SettingError(name="source", value=self.source, rule=rule)
         if self.source == _JOB:
-            rule = "the name of a job behind job:"
+            rule = "the name of a job after job:"
             raise SettingError(name="source", value=self.source, rule=rule)
 
     @property

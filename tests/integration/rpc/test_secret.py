@@ -79,8 +79,8 @@ async def test_members_of_one_secret_call_each_other(peers: Any) -> None:
     ("theirs", "ours", "reason"),
     [
         (SECRET, OTHER, "another secret"),
-        (SECRET, None, "asks for the job's secret"),
-        (None, SECRET, "doesn't ask for the job's secret"),
+        (SECRET, None, "requires the job's secret"),
+        (None, SECRET, "doesn't require the job's secret"),
         (SECRET, JobSecret("s" * 40, "census"), "another secret"),
     ],
     ids=["another", "no client's", "no server's", "another job's"],

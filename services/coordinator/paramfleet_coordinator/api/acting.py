@@ -256,7 +256,7 @@ ACTING = (
     _action(
         "scale",
         _scale,
-        "Have so many processes for the pservers' groups; groups move while the job trains.",
+        "Change the number of processes for pservers; groups move during the training.",
         {"type": "object", "required": ["pservers", "before", "by_launcher", "advice"]},
         body={
             "type": "object",

@@ -56,7 +56,7 @@ ENTERING = (
         method="POST",
         path="/api/v1/codes",
         handler=_make_code,
-        summary="A code that opens the page once, as who asks for it: /#code=...",
+        summary="A code that opens the page once, with the rights of the caller: /#code=...",
         answer={
             "type": "object",
             "required": ["code", "life_s"],

@@ -25,7 +25,7 @@ _ERROR = {
 }
 _REFUSALS = {
     404: "There is no such thing in this job.",
-    409: "The job can't do that as it stands; the error names the action and the mode.",
+    409: "The job can't do that in its current state; the error has the action and the mode.",
     413: "The body is too long.",
     415: "The body isn't application/json.",
     422: "A value isn't what it may be.",

@@ -137,7 +137,7 @@ READING = (
         method="GET",
         path="/api/v1/barriers",
         handler=_barriers,
-        summary="Barriers at which a worker stands: who has come, and who hasn't.",
+        summary="Barriers at which a worker waits: who has arrived, and who has not.",
         answer=_LIST,
     ),
     Route(

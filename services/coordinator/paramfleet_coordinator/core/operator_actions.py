@@ -198,7 +198,7 @@ def load(orders: Orders, job: Standing, *, dirname: str, patience_s: float) -> O
             "with --resume"
         )
     elif orders.paused:
-        reason = "it is paused, and workers may stand within a step: resume it first"
+        reason = "it is paused, and workers may be within a step: resume it first"
     elif 0 not in job.training:
         reason = "worker 0, which reads the checkpoint, no longer trains"
     if reason:

@@ -189,7 +189,7 @@ class Follower:
             NumberNotKeptError: if it was.
         """
         if self._times_to_follow != asked:
-            reason = "follow was asked for meanwhile"
+            reason = "follow was requested meanwhile"
             raise NumberNotKeptError(number=number, stream=self.served.stream, reason=reason)
 
     def _interrupt(self) -> None:

@@ -63,8 +63,8 @@ def _of_job(settings: ServingSettings, job: str) -> str:
         told += f"; did you mean job:{near}?"
     elif names:
         told += f"; these do: {', '.join(names)}"
-    asked = f"the registry (Redis) at {usual}"
-    return f"{told}; this waits until one begins, and asks {asked} meanwhile"
+    reads = f"reads the registry (Redis) at {usual}"
+    return f"{told}; this waits until one begins, and {reads}"
 
 
 def _named(settings: ServingSettings, job: str) -> JobSettings:

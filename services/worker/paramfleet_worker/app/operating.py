@@ -34,7 +34,7 @@ _MOST_REASON_BYTES = 1 << 16
 """Of the answer of a refusal."""
 
 _SAY_WHO = (
-    "; say who asks with --token-file or PARAMFLEET_SECRET_FILE, or ask as the user who "
+    "; give a token with --token-file or PARAMFLEET_SECRET_FILE, or be the user who "
     "launched the job, on its machine"
 )
 

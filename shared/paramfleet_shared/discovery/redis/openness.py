@@ -65,7 +65,7 @@ class Openness:
             return [f"{text.rstrip()}; {_REMEDY}"]
         if self.dangerous:
             text = f"Redis at {self.where} lets the job's user run {', '.join(self.dangerous)}"
-            return [f"{text}: its password is as good as the server's account; {_REMEDY}"]
+            return [f"{text}: its password gives the rights of the server's account; {_REMEDY}"]
         return []
 
 

@@ -160,7 +160,7 @@ class FrameReader:
     def _take_preface(self) -> bool:
         come = min(self._end, len(PREFACE))
         if self._scratch[:come] != PREFACE[:come]:
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "the peer does not speak HTTP/2")
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "the peer does not use HTTP/2")
         if come < len(PREFACE):
             return False
         self._expect_preface = False

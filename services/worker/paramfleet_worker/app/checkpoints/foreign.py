@@ -191,7 +191,7 @@ def _ids_of(words: Path | None) -> Callable[[str], int]:
         word = line.rstrip("\r").partition(" ")[0]
         if known.setdefault(word, number) != number:
             rule = f"line {number + 1}: {word!r} is in line {known[word] + 1}, too"
-            refuse(words, f"{rule}: leave the word in the line of its id alone")
+            refuse(words, f"{rule}: keep the word only in the line of its id")
     return known.__getitem__
 
 

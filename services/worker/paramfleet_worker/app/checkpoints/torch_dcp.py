@@ -180,7 +180,10 @@ def _place_of(path: Path, name: str, place: Any) -> tuple[str, int, int]:
         refuse(path, f"{shown(name)} is compressed or encrypted: save it without extensions")
     file, offset, length = (about.get(key) for key in ("relative_path", "offset", "length"))
     if type(file) is not str or Path(file).name != file:
-        refuse(path, f"the file of a chunk of {shown(name)} isn't beside it: {shown(file)}")
+        refuse(
+            path,
+            f"the file of a chunk of {shown(name)} isn't in the same folder: {shown(file)}",
+        )
     if type(offset) is not int or type(length) is not int or min(offset, length) < 0:
         refuse(path, f"a chunk of {shown(name)} is nowhere in its file")
     return file, offset, length

@@ -73,8 +73,8 @@ def _check_rights(redis: RedisFacts, where: str) -> Iterator[Finding]:
         yield warning(
             "redis-rights",
             where,
-            f"the job's user may run {', '.join(redis.dangerous)}: its password is as good as "
-            "the server's account",
+            f"the job's user may run {', '.join(redis.dangerous)}: its password gives the "
+            "rights of the server's account",
             "keep it to the commands and keys of its job: `paramfleet certs redis-acl`",
         )
     if redis.asks_for_password and not redis.is_loopback and not redis.speaks_tls:

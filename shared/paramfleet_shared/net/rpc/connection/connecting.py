@@ -29,7 +29,7 @@ P = TypeVar("P", bound=asyncio.BaseProtocol)
 RefusedPeer = PeerRefusedError | PeerUnprovenError
 """Why an attempt failed that every other one would, too."""
 
-_ASKS_FOR_PROOF = "it asks for the job's secret, and this process has none"
+_ASKS_FOR_PROOF = "it requires the job's secret, and this process has none"
 
 
 class Connector:

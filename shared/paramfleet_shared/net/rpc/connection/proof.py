@@ -181,7 +181,7 @@ class ClientProof:
         self._received += data
         start = self._received[:_REPLY_BYTES]
         if not _begins_alike(start):
-            raise UnprovenError("it doesn't ask for the job's secret")
+            raise UnprovenError("it doesn't require the job's secret")
         if len(start) < _REPLY_BYTES:
             return b""
         nonces = self._nonce + start[len(_MAGIC) : _HELLO_BYTES]

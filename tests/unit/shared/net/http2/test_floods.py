@@ -200,7 +200,7 @@ def test_a_peer_that_speaks_something_else_is_told_at_its_first_bytes() -> None:
 
     end.feed(b"GET / HTTP/1.1\r\n")
 
-    assert end.connection.end_reason == "the peer does not speak HTTP/2"
+    assert end.connection.end_reason == "the peer does not use HTTP/2"
 
 
 def test_a_preface_may_come_byte_by_byte() -> None:

@@ -102,7 +102,7 @@ def test_another_protocol_is_told_apart_by_its_first_bytes(text: bytes) -> None:
     with pytest.raises(UnprovenError, match="doesn't know"):
         server.receive(text)
     client, _ = ends()
-    with pytest.raises(UnprovenError, match="doesn't ask"):
+    with pytest.raises(UnprovenError, match="doesn't require"):
         client.receive(text)
 
 
