@@ -154,23 +154,23 @@ class Prefetching:
         ids: IdsOfBatch | None = None,
         depth: int = 1,
     ) -> Prefetcher[B]:
-        """Iterate over a loader while the rows of coming batches are on their way.
+        """Iterate over a loader, and pull the rows of the next batches in advance.
 
-        The batches come unchanged. The guarantees of the modes still hold: in sync, and in the
-        first ``fresh_steps`` of async, the rows are those of the step, so that they travel
+        The batches are not changed. The guarantees of the modes still hold: in sync, and in the
+        first ``fresh_steps`` of async, the rows are those of the step. So they are pulled
         between ``step()`` and the next forward; pservers that have them on disk read them
-        before. Later in async they travel beside the training
-        and may be ``depth`` steps older, which counts as staleness and keeps to
-        ``max_staleness``. Alone and in GEO nothing travels. A forward that looks up other ids
-        pulls them, as without. Loops may be inside each other or side by side.
+        before. Later in async rows are pulled during the training and may be ``depth`` steps
+        older; this counts as staleness and is limited by ``max_staleness``. In one process and
+        in GEO no rows are pulled. If a forward looks up other ids, they are pulled as without
+        this function. Loops may be nested.
 
         Args:
-            loader: The batches; run through once for each iteration, in this thread.
-            model: Whose modules of ``fleet.nn`` look the rows up.
+            loader: The batches; each iteration reads it once, in this thread.
+            model: The model whose ``fleet.nn`` modules look the rows up.
             ids: Returns the ids of a batch: tensors by module, by its path in the model, or
-                by its table's name. If not given, the first batch is watched: which of its
-                tensors, or views of them, reach which module.
-            depth: Batches that are loaded, and in async pulled for, before they are used.
+                by its table's name. By default the first batch shows which of its tensors, or
+                views of them, reach which module.
+            depth: Number of batches that are loaded, and in async pulled, in advance.
 
         Raises:
             PrefetchError: if ``depth`` is less than 1, or ``ids`` names no module.
@@ -185,20 +185,21 @@ class Prefetching:
         table: SparseModule | str,
         ids: torch.Tensor | NDArray[np.int64] | Sequence[int],
     ) -> PrefetchedRows:
-        """Have rows that are on disk brought into the pservers' memory; return at once.
+        """Read rows on disk into the pservers' memory in advance; return immediately.
 
             coming = fleet.prefetch_rows(model.ads, ids_of_the_next_hour)
 
-        For tables of pservers with a memory budget: what reads these rows later doesn't wait
-        for a disk. Values, and what the modes promise, stay as they are. Pservers serve others
-        in between. At most half of the rows that fit into memory wait for their first use;
-        until then, or until twice as many others came as fit, they leave last. Where all rows
-        are in memory, in one process and in GEO nothing is done, and nothing is sent.
+        For tables of pservers with a memory budget: later pulls of these rows do not wait for
+        the disk. Values and the guarantees of the modes do not change. Pservers serve other
+        requests in between. At most half of the rows that fit into memory are prefetched and
+        not used yet. Prefetched rows are evicted last, until their first use or until twice the
+        number of rows that fit was read. If all rows are in memory, in one process and in GEO
+        the function does nothing and sends nothing.
 
         Args:
             table: A module of ``fleet.nn``, or its table's name.
-            ids: int64 or int32 [n], of a tensor, an array or a list, the most important ones
-                in the first of several calls; those without a row have no effect.
+            ids: int64 or int32 [n], as a tensor, an array or a list; with several calls the
+                most important ids first. Ids without a row have no effect.
 
         Returns:
             Rows on their way: ``wait(timeout_s)`` returns how many were brought, and how many

@@ -46,32 +46,32 @@ class Removing:
         table: SparseModule | str,
         ids: torch.Tensor | NDArray[np.int64] | Sequence[int],
     ) -> int:
-        """Remove rows of a table with their optimizer states; new ones take their memory.
+        """Remove rows of a table with their optimizer states; new rows reuse their memory.
 
             fleet.remove_rows(model.ads, ids_of_ended_ads)
 
-        A row that is looked up later begins anew, with its first value and first states. To be
-        called between two steps, when the last one's ``minimize``, or ``step`` and
-        ``zero_grad``, is over.
+        A row that is looked up later is created again, with its first values and first states.
+        Call this function between two steps, after ``minimize``, or after ``step`` and
+        ``zero_grad``.
 
         * sync: every worker calls it between the same two steps, for the same tables in the
-          same order, with ids of its own, perhaps none. The rows of all of them are removed
-          before any worker goes on.
-        * async: a worker calls it at any time. The gradients that it has queued are applied
-          first. Gradients that another worker sends later, of values that it pulled before,
-          begin the row anew.
-        * GEO: a worker calls it at any time. It drops its copies with their progress; another
-          worker drops its own with its next exchange, and what it sends with that begins the
-          row anew.
+          same order, with its own ids or none. All these rows are removed before any worker
+          continues.
+        * async: a worker calls it at any time. First the gradients that it has queued are
+          applied. If another worker later sends gradients of values that it pulled before, they
+          create the row again.
+        * GEO: a worker calls it at any time. It deletes its copies and their progress; another
+          worker deletes its copies at its next exchange. Changes that it sends with this
+          exchange create the row again.
 
         Args:
             table: A module of ``fleet.nn``, or its table's name.
-            ids: int64 or int32 [n], of a tensor, an array or a list; those without a row have
-                no effect, and one may occur many times.
+            ids: int64 or int32 [n], as a tensor, an array or a list; ids without a row have no
+                effect, and ids may occur several times.
 
         Returns:
-            How many rows there were and are removed; in sync of all workers' ids together, the
-            same in every worker.
+            The number of removed rows; in sync for the ids of all workers, the same in every
+            worker.
 
         Raises:
             NotATableError: if ``table`` is neither, or a module of another model.

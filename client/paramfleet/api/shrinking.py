@@ -65,25 +65,25 @@ class Shrinking:
     def shrink(self, table: str | None = None, *, dry_run: bool = False) -> dict[str, int]:
         """Remove the rows that have expired, and the least valued ones of a table that is full.
 
-        A row of a table with an accessor has expired if its score, faded up to the day of
+        A row of a table with an accessor has expired if its score, decayed up to the day of
         ``fleet.set_date``, is less than ``delete_threshold``, or if it was not seen for more
         than ``delete_after_unseen_days``. A row of another table has expired if it was not
         pushed for more than ``unseen_steps`` or ``unseen_hours`` of
-        ``strategy.eviction_configs``. With ``max_rows`` there, rows go until ``headroom`` of
-        them is free, if less than half of it is: those that have expired first, then those of
-        the least score, or without an accessor those that were not pushed for the longest
-        time. ``min_rows`` stay. A row that comes again begins anew. The pservers look at some
-        rows at a time, and serve others between.
+        ``strategy.eviction_configs``. With ``max_rows``, if less than half of ``headroom`` is
+        free, rows are removed until ``headroom`` is free: first those that have expired, then
+        those with the lowest score, or without an accessor those that were not pushed for the
+        longest time. ``min_rows`` are kept. A removed id that is used again gets a new row. The
+        pservers check some rows at a time, and serve other requests in between.
 
         In sync every worker calls it between the same two steps. In async and GEO one worker
-        calls it, at any time: what others push meanwhile for a row that goes begins it anew.
+        calls it, at any time: a push of another worker may create a removed row again.
 
         Args:
-            table: The name of one; all that have an accessor or evict rows if it isn't given.
-            dry_run: Only count what would go.
+            table: The name of a table; by default all that have an accessor or evict rows.
+            dry_run: Only count the rows that would be removed.
 
         Returns:
-            How many rows of each table are gone, or would be; in sync the same in every worker.
+            The number of removed rows of each table; in sync the same in every worker.
 
         Raises:
             AccessorOptionError: if the table has neither.

@@ -178,14 +178,14 @@ class InMemoryDataset(DatasetBase):
         loaded.order = permuted(loaded.order, [self.settings.seed, number])
 
     def global_shuffle(self, fleet: Fleet | None = None, thread_num: int = 12) -> None:
-        """Send each sample to a worker drawn by lot, and shuffle what comes.
+        """Send each sample to a random worker, and shuffle the samples that arrive.
 
-        Every worker calls it. Each sample is afterwards in one worker, once.
+        Every worker calls it. Afterwards each sample is in exactly one worker.
 
         Args:
-            fleet: ``paramfleet``; without it, and alone, this is a local shuffle.
-            thread_num: Messages of ``fleet_send_batch_size`` samples that may be on
-                their way at a time.
+            fleet: ``paramfleet``; without it, and in one process, this is a local shuffle.
+            thread_num: Number of messages of ``fleet_send_batch_size`` samples in transfer at
+                the same time.
 
         Raises:
             NotLoadedError: if nothing is in memory.
@@ -304,7 +304,7 @@ class InMemoryDataset(DatasetBase):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next ``for`` go on where a state was taken.
+        """Let the next ``for`` continue at the position of a state.
 
         Call it before the data is loaded and shuffled, so that the shuffles are drawn as
         they were.

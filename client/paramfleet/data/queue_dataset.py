@@ -26,8 +26,8 @@ class QueueDataset(DatasetBase):
     mixed, as they are read; a batch may hold samples of more than one.
 
     ``state_dict`` is exact at every moment between two batches: another process that
-    loads it goes on with the sample behind the last one yielded. Where a ``DataLoader``
-    reads ahead in processes of its own, call ``advance`` with each batch that was used.
+    loads it continues with the sample after the last one yielded. If a ``DataLoader``
+    reads ahead in its own processes, call ``advance`` with each batch that was used.
 
         dataset = fleet.data.QueueDataset()
         dataset.init(batch_size=512, thread_num=2, use_var=[label, *slots])
@@ -75,8 +75,8 @@ class QueueDataset(DatasetBase):
     def advance(self, batch: Batch) -> None:
         """Count a batch as used that another process's copy of this dataset has yielded.
 
-        ``state_dict`` then says where to go on behind all batches of which this was said.
-        Say of a whole epoch ``end_epoch``.
+        ``state_dict`` is then the position after all batches that were counted. Call
+        ``end_epoch`` at the end of an epoch.
         """
         self._progress.advance(batch.position)
 
@@ -95,7 +95,7 @@ class QueueDataset(DatasetBase):
         return self._progress.to_state(self._files)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next ``for`` go on where a state was taken; set the file list before.
+        """Let the next ``for`` continue at the position of a state; set the file list before.
 
         Raises:
             OtherDataError: if the state is one of other files.
@@ -104,9 +104,9 @@ class QueueDataset(DatasetBase):
         self._resumes = True
 
     def state_of_workers(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return where this dataset goes on after workers of another number, as a state.
+        """Return the position of this dataset after a run with another number of workers.
 
-        Each file goes on where its reader was; set the file list before.
+        Each file continues where its reader was; set the file list before.
 
         Args:
             states: The ``state_dict`` of every worker's dataset.

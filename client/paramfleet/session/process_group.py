@@ -69,16 +69,17 @@ class Standing:
         return None if communicator is None else communicator.session.member
 
     def register_for_checkpointing(self, **objects: Any) -> None:
-        """Save and load objects with every checkpoint, each by the name that is given here.
+        """Save and load objects with every checkpoint, under the given names.
 
-        An object that is registered later by the same name takes its place.
+        An object that is registered later under the same name replaces the first one.
 
             fleet.register_for_checkpointing(scheduler=scheduler, data=dataset)
 
-        Each has ``state_dict`` and ``load_state_dict``, of plain values and tensors. What can
-        be iterated over, such as a dataset, has a position of each worker's own; of all else,
-        such as a scheduler, the first worker's state is saved, and every worker goes on with
-        it. Every worker calls this before ``init_worker``, and before ``load_model``.
+        Each object has ``state_dict`` and ``load_state_dict``, with plain values and tensors.
+        An iterable object, such as a dataset, has its own position in each worker. For other
+        objects, such as a scheduler, the state of the first worker is saved, and every worker
+        continues with it. Every worker calls this before ``init_worker``, and before
+        ``load_model``.
 
         Raises:
             CallOrderError: after ``init_worker``.

@@ -129,7 +129,7 @@ class Session(Standing):
         self._load = None if dirname is None else str(dirname)
 
     def resumed_from(self) -> Path | None:
-        """Return the checkpoint that this job continues from; None if it starts anew.
+        """Return the checkpoint from which this job continues; None if there is none.
 
         It is what ``paramfleet launch --resume`` has chosen, and the same in every process of
         the job. The pservers load its tables before ``init_worker`` returns, which gives each
@@ -182,16 +182,17 @@ class Session(Standing):
         optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
         strategy: DistributedStrategy | None = None,
     ) -> DistributedOptimizer:
-        """Make the optimizer step in the strategy's mode; alone, in this process.
+        """Return an optimizer that steps in the strategy's mode, or in this process alone.
 
-        Several, each with parameters of its own, are one: see ``fleet.optim.Combined``.
+        A list of optimizers, without common parameters, becomes one optimizer: see
+        ``fleet.optim.Combined``.
 
-        In collective mode it is a ``CollectiveOptimizer``: step, minimize, zero_grad and
-        ``num_steps`` are the same, and what servers have to do with raises ``WrongModeError``.
+        In collective mode the result is a ``CollectiveOptimizer``: step, minimize, zero_grad
+        and ``num_steps`` are the same; functions that need servers raise ``WrongModeError``.
 
         Raises:
-            NotAnOptimizerError: if it is none.
-            CombinedError: if two of several have the same parameter.
+            NotAnOptimizerError: if it is not an optimizer.
+            CombinedError: if two optimizers have the same parameter.
             StrategyError: if the strategy contradicts itself.
             OptimizerOptionError: if an option is a number that no training can use.
             OptimizerNotServedError: in one process, if rows can't have an option of it. In a

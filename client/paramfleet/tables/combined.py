@@ -78,7 +78,7 @@ class Combined(torch.optim.Optimizer):
         """Take one step.
 
         Args:
-            closure: Computes the loss and the gradients anew, if given.
+            closure: Computes the loss and the gradients again, if given.
 
         Returns:
             What ``closure`` returned; None without one.

@@ -38,7 +38,7 @@ class Vocabulary:
         tokens: What a word of a text is; see ``read_pieces``.
 
     Raises:
-        VocabularyError: if there are no words, or one stands there twice.
+        VocabularyError: if there are no words, or a word occurs twice.
     """
 
     def __init__(

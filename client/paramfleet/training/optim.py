@@ -56,7 +56,7 @@ class _ByRows(torch.optim.Optimizer, ABC):
         """Take one step.
 
         Args:
-            closure: Computes the loss and the gradients anew, if given.
+            closure: Computes the loss and the gradients again, if given.
 
         Returns:
             What ``closure`` returned; None without one.

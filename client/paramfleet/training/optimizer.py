@@ -194,7 +194,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.is_finished = True
 
     def depart(self) -> None:
-        """End the training of this worker; the others go on."""
+        """End the training of this worker; the other workers continue."""
         self.running.depart()
         self.times.end()
         self.is_finished = True

@@ -156,9 +156,9 @@ class Saving:
     def save_persistables(
         self, dirname: str | Path, *, keep: int | None = None, mode: int = 0
     ) -> Cut | None:
-        """Save every table with its optimizer state, and buffers, so that training can go on.
+        """Save all tables with optimizer states, and buffers, to continue the training later.
 
-        What this worker has queued is pushed first. Other workers may go on training: the
+        What this worker has queued is pushed first. Other workers may continue to train: the
         pservers hold their pushes until all tables are written as of one moment. Buffers and
         extra states are this worker's: what all agreed on, after ``finish_training`` or
         ``average_buffers``. What a checkpoint can't hold of them is named in the manifest.
@@ -349,7 +349,7 @@ class Saving:
     def newest_checkpoint(self, dirname: str | Path) -> Path | None:
         """Return the newest of the checkpoints that ``save_persistables(..., keep=...)`` wrote.
 
-        Every worker calls it, and gets what worker 0 finds; to begin a job, or to go on::
+        Every worker calls it, and gets what worker 0 finds; to begin or continue a job::
 
             if (newest := fleet.newest_checkpoint("checkpoints")) is not None:
                 fleet.load_model(newest)
