@@ -47,7 +47,7 @@ _NONE = {
     ("worker", "disk full 8 s"): "writes nothing",
     ("coordinator", "disk full 8 s"): "writes nothing",
     ("redis", "disk full 8 s"): "writes nothing",
-    ("worker", "port reuse"): "nobody calls it",
+    ("worker", "port reuse"): "no process calls it",
     ("redis", "port reuse"): "has a Unix socket",
 }
 """Cells that can't be, and why."""

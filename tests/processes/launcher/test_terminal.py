@@ -59,10 +59,13 @@ class Seen:
 
 
 def after_the_error(seen: Seen) -> list[str]:
-    """Return the line that says what failed, and all that follow."""
+    """Return the line that says what failed, and all of the launcher's that follow."""
     found = [at for at, line in enumerate(seen.lines) if line.startswith("error: ")]
     assert len(found) == 1, seen.plain
-    return seen.lines[found[0] :]
+    lines = seen.lines[found[0] :]
+    return [
+        line for line in lines if "] waiting pid=" not in line
+    ]  # of the others: when it comes
 
 
 def at_terminal(

@@ -13,7 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paramfleet_worker.core.events import ProcessName
-from paramfleet_worker.core.showing.held import HELD_S, MAX_HELD_BYTES, MAX_HELD_LINES
+from paramfleet_worker.core.showing.held import (
+    ENDING_HELD_S,
+    HELD_S,
+    MAX_HELD_BYTES,
+    MAX_HELD_LINES,
+)
 from paramfleet_worker.core.showing.lines import Amount
 from paramfleet_worker.process.console import MAX_LINE_BYTES, Console, LineSplitter
 from paramfleet_worker.process.log_file import LogFile
@@ -458,6 +463,20 @@ def test_a_traceback_of_who_goes_on_is_shown_after_a_while() -> None:
     console.let_old_go(10.0 + HELD_S)
 
     assert err.getvalue().endswith(b"[worker 1] ValueError\n[worker 1] bye\n")
+
+
+def test_a_process_that_says_what_ends_it_has_more_time_for_that() -> None:
+    err = io.BytesIO()
+    console = Console(io.BytesIO(), err, {})
+    for line in TRACEBACK:
+        console.line(BOB, line, is_ending=line == b"ValueError")
+
+    console.let_old_go(10.0)
+    console.let_old_go(10.0 + ENDING_HELD_S - 0.1)
+    assert b"ValueError" not in err.getvalue()
+    console.let_old_go(10.0 + ENDING_HELD_S)
+
+    assert b"[worker 1] ValueError\n" in err.getvalue()
 
 
 def test_all_is_shown_at_once_to_who_asks_for_all() -> None:

@@ -7,10 +7,14 @@ traceback is in the log. Where the job goes on, the traceback is shown.
 from paramfleet_worker.core.causes import Tracebacks
 from paramfleet_worker.core.events import ProcessName
 
-__all__ = ["HELD_S", "MAX_HELD_BYTES", "MAX_HELD_LINES", "HeldTracebacks"]
+__all__ = ["ENDING_HELD_S", "HELD_S", "MAX_HELD_BYTES", "MAX_HELD_LINES", "HeldTracebacks"]
 
 HELD_S = 2.0
 """Seconds after which a traceback is shown whose process hasn't ended."""
+
+ENDING_HELD_S = 15.0
+"""The same of a process that has recorded what ends it: its end may take a while on busy cores,
+or never come, as where other threads go on."""
 
 MAX_HELD_LINES = 2000
 MAX_HELD_BYTES = 1 << 20
@@ -38,6 +42,7 @@ class HeldTracebacks:
         one = self._ones.setdefault(name, _Held())
         text = line.decode(errors="replace").rstrip("\r")
         is_cause = one.tracebacks.has(text) or is_ending
+        one.is_ending |= is_ending
         if self._drops:
             return [] if is_cause else [line]
         if not is_cause and not one.lines:
@@ -62,7 +67,9 @@ class HeldTracebacks:
         return [(name, self.released(name)) for name in list(self._ones)]
 
     def old(self, now: float) -> list[tuple[ProcessName, list[bytes]]]:
-        """Give back what has been held for ``HELD_S``, as far as these calls have seen it.
+        """Give back what has been held for too long, as far as these calls have seen it.
+
+        That is ``HELD_S``, or ``ENDING_HELD_S`` of a process that says what ends it.
 
         Args:
             now: Seconds of a clock that never goes back.
@@ -73,7 +80,7 @@ class HeldTracebacks:
                 continue
             if one.since is None:
                 one.since = now
-            elif now - one.since >= HELD_S:
+            elif now - one.since >= (ENDING_HELD_S if one.is_ending else HELD_S):
                 given.append((name, self.released(name)))
         return given
 
@@ -95,6 +102,8 @@ class _Held:
         self.lines: list[tuple[bytes, bool]] = []
         """Each, and whether it says what ended the process."""
         self.num_bytes = 0
+        self.is_ending = False
+        """Whether one of them says what ends the process."""
         self.since: float | None = None
         """When the first of them was seen."""
 
@@ -102,4 +111,5 @@ class _Held:
         """Hold none."""
         self.lines.clear()
         self.num_bytes = 0
+        self.is_ending = False
         self.since = None
