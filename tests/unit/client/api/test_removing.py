@@ -109,7 +109,7 @@ def test_what_is_returned_is_how_many_rows_there_were(ids: Any, num: int) -> Non
     [
         (torch.tensor([1.0]), "dtype float32: ids must be int64 or int32"),
         (torch.tensor([True]), "dtype bool"),
-        (np.array([1], np.uint64), "dtype uint64: .* the same bits"),
+        (np.array([1], np.uint64), "dtype uint64: .* keeps the bits"),
         (np.empty(0, np.float32), "dtype float32"),
         (["a"], "dtype <U1"),
         ([2**63], "dtype"),

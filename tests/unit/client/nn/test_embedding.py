@@ -133,7 +133,7 @@ def test_hashes_above_two_to_the_63_are_ids_where_that_is_said(kind: Any) -> Non
         (torch.tensor([1.0]), "dtype torch.float32: ids must be int64 or int32$"),
         (
             torch.tensor([1], dtype=torch.uint64),
-            r"uint64: .* view\(torch.int64\), the same bits",
+            r"uint64: .* view\(torch.int64\), which keeps the bits",
         ),
         (torch.tensor([True]), "dtype torch.bool"),
     ],

@@ -92,9 +92,9 @@ def test_options_of_the_launch_behind_the_script_are_warned_of_in_one_line(
     )
 
     with prepared_launch(given, plan, {}) as prepared:
-        found = [line for line in prepared.lines if "behind x.py" in line]
+        found = [line for line in prepared.lines if "after x.py" in line]
 
-    rest = " to the script: options of launch stand before it"
+    rest = " to the script: options of launch come before it"
     assert found == ([f"warning: {named}{rest}"] if named else [])
 
 
