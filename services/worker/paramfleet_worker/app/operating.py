@@ -1,12 +1,12 @@
 """Requests to a running job's coordinator over its admin API: reads and commands."""
 
 import asyncio
+import contextlib
 import json
 import ssl
-import urllib.error
-import urllib.request
+from collections.abc import Iterator
 from dataclasses import dataclass
-from http.client import HTTPException
+from http.client import HTTPException, IncompleteRead
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,11 @@ from paramfleet_shared.errors import ContractError, UnavailableError
 from paramfleet_shared.net.tls import CertificateFilesError, Tls, files_of
 from paramfleet_shared.settings.config import JobSettings
 from paramfleet_shared.system.clock import SystemClock
+from paramfleet_worker.process.http_request import HttpRequest, NoAddressError, send
 
 __all__ = [
+    "MAX_ANSWER_BYTES",
+    "AdminAnswerError",
     "AdminRefusedError",
     "AdminUnreachableError",
     "Operator",
@@ -26,12 +29,18 @@ __all__ = [
     "find_url",
     "read_audit",
     "read_token",
+    "reading",
 ]
 
 _TIMEOUT_S = 10.0
 
-_MOST_REASON_BYTES = 1 << 16
-"""Of the answer of a refusal."""
+MAX_ANSWER_BYTES = 16 << 20
+"""Of an answer: the status of a job of thousands of processes has a few MiB."""
+
+_OF_ANOTHER_SHAPE = (
+    ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError,
+)  # fmt: skip
+"""What comes of reading an answer that isn't a coordinator's."""
 
 _SAY_WHO = (
     "; give a token with --token-file or PARAMFLEET_SECRET_FILE, or be the user who "
@@ -61,6 +70,18 @@ class AdminUnreachableError(UnavailableError):
     )
 
 
+class AdminAnswerError(ContractError):
+    """What answers at an admin address isn't this job's coordinator, or not of this version."""
+
+    code = "contract.admin_answer"
+    url: str
+    reason: str
+    sentence = (
+        "the answer of {url} isn't a coordinator's: {reason}; look at the address: another "
+        "program may listen there, or the job may run with another version of paramfleet"
+    )
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Operator:
     """A client of one coordinator's admin API."""
@@ -75,7 +96,7 @@ class Operator:
     """Which authorities are trusted, for https; None trusts this machine's authorities."""
 
     timeout_s: float = _TIMEOUT_S
-    """Seconds until an answer must have come."""
+    """Seconds until an answer must be whole."""
 
     def get(self, path: str) -> Any:
         """Return what ``/api/v1/<path>`` answers.
@@ -83,6 +104,7 @@ class Operator:
         Raises:
             AdminRefusedError: if the coordinator refuses.
             AdminUnreachableError: if it doesn't answer in time.
+            AdminAnswerError: if the answer isn't JSON, or too long.
         """
         return self._ask(f"api/v1/{path}", None)
 
@@ -99,20 +121,51 @@ class Operator:
         headers = {"Content-Type": "application/json"}
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
-        request = urllib.request.Request(url, data=body, headers=headers)  # noqa: S310 - an operator's own
+        request = HttpRequest(
+            url=url,
+            body=body,
+            headers=headers,
+            tls=self.tls,
+            timeout_s=self.timeout_s,
+            max_bytes=MAX_ANSWER_BYTES,
+        )
         try:
-            with urllib.request.urlopen(  # noqa: S310 - as above
-                request, timeout=self.timeout_s, context=self.tls
-            ) as answer:
-                return json.loads(answer.read())
-        except urllib.error.HTTPError as refusal:
-            reason = _reason_of(refusal)
-            if refusal.code in {401, 403} and not self.token:
-                reason += _SAY_WHO
-            raise AdminRefusedError(url=url, status=refusal.code, reason=reason) from refusal
-        except (OSError, ValueError, HTTPException, RecursionError) as error:
+            answer = send(request, SystemClock().monotonic)
+        except (OSError, IncompleteRead, NoAddressError) as error:
             reason = str(error) or type(error).__name__
             raise AdminUnreachableError(url=url, reason=reason) from error
+        except (HTTPException, ValueError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise AdminAnswerError(url=url, reason=reason) from error
+        if answer.status >= 400:
+            reason = _reason_of(answer.body)
+            if answer.status in {401, 403} and not self.token:
+                reason += _SAY_WHO
+            raise AdminRefusedError(url=url, status=answer.status, reason=reason)
+        if answer.status != 200:
+            raise AdminAnswerError(url=url, reason=f"its status is {answer.status}")
+        with reading(url):
+            return json.loads(answer.body)
+
+
+@contextlib.contextmanager
+def reading(url: str) -> Iterator[None]:
+    """Say of an answer that can't be read as a coordinator's that it isn't one.
+
+    Args:
+        url: Where it came from.
+
+    Raises:
+        AdminAnswerError: instead of the error that came of its shape.
+        UnicodeEncodeError: if the terminal can't show it.
+    """
+    try:
+        yield
+    except UnicodeEncodeError:  # of the terminal
+        raise
+    except _OF_ANOTHER_SHAPE as error:
+        reason = f"it can't be read as one ({type(error).__name__}: {error})"
+        raise AdminAnswerError(url=url, reason=reason) from error
 
 
 def context_of(settings: JobSettings) -> ssl.SSLContext | None:
@@ -184,13 +237,10 @@ def read_token(token: str | None, file: Path | None) -> str:
     return token or ""
 
 
-def _reason_of(refusal: urllib.error.HTTPError) -> str:
+def _reason_of(body: bytes) -> str:
     """Return the sentence in an error's answer."""
-    body = b""
     try:
-        with refusal:
-            body = refusal.read(_MOST_REASON_BYTES)
         said = json.loads(body)["error"]["message"]
-    except (OSError, HTTPException, RecursionError, ValueError, KeyError, TypeError):
-        return body.decode(errors="replace")[:200] or "refused"
+    except (RecursionError, ValueError, KeyError, TypeError):
+        return body[:800].decode(errors="replace")[:200] or "refused"
     return str(said)

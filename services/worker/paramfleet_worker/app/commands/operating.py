@@ -26,6 +26,7 @@ from paramfleet_worker.app.operating import (
     find_url,
     read_audit,
     read_token,
+    reading,
 )
 from paramfleet_worker.app.shell.completion import jobs
 from paramfleet_worker.core.board import (
@@ -82,7 +83,7 @@ def _top(operator: Operator, options: dict[str, Any]) -> None:
 
 def _tables(operator: Operator, options: dict[str, Any]) -> None:
     """Show the tables of a job, its dense parameters, and the shards that are used most."""
-    tables = operator.get("tables")
+    tables = _as_list(operator.get("tables"))
     show(tables, tables_of(tables), options)
 
 
@@ -300,8 +301,20 @@ def _value_of(text: str) -> Any:
         return text
 
 
-def _list(items: list[dict[str, Any]], columns: tuple[str, ...], options: Any) -> None:
+def _list(answer: Any, columns: tuple[str, ...], options: Any) -> None:
+    items = _as_list(answer)
     show(items, rows_of(items, columns), options)
+
+
+def _as_list(answer: Any) -> list[dict[str, Any]]:
+    """Return an answer that is a list.
+
+    Raises:
+        TypeError: if it is none.
+    """
+    if type(answer) is not list:
+        raise TypeError("it is no list")
+    return answer
 
 
 def show(answer: Any, lines: list[str], options: dict[str, Any]) -> None:
@@ -376,7 +389,8 @@ def job_command(
                 raise
             otherwise(options)
         else:
-            run(operator, options)
+            with reading(operator.url):
+                run(operator, options)
 
     def callback(**options: Any) -> None:
         try:

@@ -15,7 +15,7 @@ from paramfleet_shared.settings.config import JobSettings, without_password
 from paramfleet_shared.tables.kernels.basics.folders import UnsafeKernelsError
 from paramfleet_shared.tables.kernels.basics.readiness import kernel_folders
 from paramfleet_worker.app.finding import Found, find_job
-from paramfleet_worker.app.operating import Operator, context_of, find_url
+from paramfleet_worker.app.operating import Operator, context_of, find_url, reading
 from paramfleet_worker.core.doctor.security import (
     ListenerFacts,
     PathFacts,
@@ -87,9 +87,10 @@ def _of_running(found: Found, look: Look) -> SecurityFacts:
         context = context_of(settings)
         url = found.url or find_url(settings, scheme="http" if context is None else "https")
         operator = Operator(url=url, token=found.token, tls=context)
-        said = {name: fact["value"] for name, fact in operator.page("config").items()}
-        listeners = _listeners_of(url, operator.page("status")["members"])
-        facts = replace(facts, listeners=tuple(listeners))
+        with reading(url):
+            said = {name: fact["value"] for name, fact in operator.page("config").items()}
+            listeners = _listeners_of(url, operator.page("status")["members"])
+            facts = replace(facts, listeners=tuple(listeners))
     except (FleetError, OSError) as error:
         unseen = f"its coordinator doesn't say how it is set: {error}"
         facts = replace(facts, unseen=(unseen,))

@@ -9,6 +9,7 @@ from paramfleet_shared.discovery.errors import NoCoordinatorError, NoRedisError
 from paramfleet_shared.system.clock import Clock
 from paramfleet_worker.app.finding import NoJobError, find_job
 from paramfleet_worker.app.operating import (
+    AdminAnswerError,
     AdminRefusedError,
     AdminUnreachableError,
     Operator,
@@ -93,7 +94,13 @@ class Mover:
 
         try:
             return await asyncio.to_thread(ask)
-        except (AdminUnreachableError, NoCoordinatorError, NoRedisError, NoJobError) as error:
+        except (
+            AdminAnswerError,
+            AdminUnreachableError,
+            NoCoordinatorError,
+            NoRedisError,
+            NoJobError,
+        ) as error:
             log.debug("the job's coordinator isn't there: %s", error)
         except AdminRefusedError as refusal:
             if refusal.status < _LEAST_UNAVAILABLE:

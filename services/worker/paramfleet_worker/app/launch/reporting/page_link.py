@@ -9,7 +9,7 @@ from paramfleet_shared.errors import FleetError
 from paramfleet_shared.files.job_folder import write_private
 from paramfleet_shared.net.secret import JobSecret
 from paramfleet_worker.app.launch.preparing import PreparedLaunch
-from paramfleet_worker.app.operating import Operator, context_of
+from paramfleet_worker.app.operating import Operator, context_of, reading
 from paramfleet_worker.process.admin_token import token_in
 from paramfleet_worker.process.console import Console
 from paramfleet_worker.storage import JobRecords
@@ -84,8 +84,14 @@ async def show_page(
 
 
 async def _code(operator: Operator) -> str:
-    """Return the end of a link that opens the page once."""
-    return f"#code={(await asyncio.to_thread(operator.post, 'codes'))['code']}"
+    """Return the end of a link that opens the page once.
+
+    Raises:
+        FleetError: if the coordinator doesn't answer, or what answers isn't one.
+    """
+    answer = await asyncio.to_thread(operator.post, "codes")
+    with reading(operator.url):
+        return f"#code={answer['code']}"
 
 
 def _token_of_secret(prepared: PreparedLaunch) -> str:
