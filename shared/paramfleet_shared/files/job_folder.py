@@ -28,6 +28,7 @@ from typing import final
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.files.held import is_at
 from paramfleet_shared.files.regular_files import replaced
+from paramfleet_shared.system.ownership import reason_against
 
 __all__ = [
     "JobFacts",
@@ -111,6 +112,8 @@ def runtime_dir(given: str) -> Path:
     """
     path = Path(given) if given else Path(tempfile.gettempdir(), f"paramfleet-{os.geteuid()}")
     try:
+        if not path.exists():
+            _require_own_way(path)  # nothing is made in a folder of another user
         path.mkdir(mode=0o700, parents=bool(given), exist_ok=True)
     except OSError as error:
         raise UnsafeFolderError(path=str(path), reason=str(error)) from error
@@ -310,13 +313,10 @@ def _require_own_way(path: Path) -> None:
     """Check that no other user can replace a folder by another one.
 
     Raises:
-        UnsafeFolderError: if somebody can rename one above it.
+        UnsafeFolderError: if somebody can, at any level above it.
     """
-    for above in path.resolve().parents:
-        fact = above.stat()
-        if fact.st_mode & 0o022 and not fact.st_mode & stat.S_ISVTX:
-            reason = f"others may rename what is in {above} (mode {fact.st_mode & 0o7777:04o})"
-            raise UnsafeFolderError(path=str(path), reason=reason)
+    if reason := reason_against(path):
+        raise UnsafeFolderError(path=str(path), reason=reason)
 
 
 def _alone(root: Path, say: Callable[[str], object]) -> AbstractContextManager[None]:

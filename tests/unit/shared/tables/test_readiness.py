@@ -355,6 +355,44 @@ def test_a_folder_of_others_keeps_no_kernels(
             kernel_folders()
 
 
+def test_a_folder_keeps_no_kernels_if_others_may_replace_any_above_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    above = tmp_path / "above"
+    (above / "mine" / "kernels").mkdir(parents=True)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(above / "mine" / "kernels"))
+
+    above.chmod(0o777)
+    with pytest.raises(UnsafeKernelsError, match=f"others may write to {above} "):
+        kernel_folders()
+    with pytest.raises(subprocess.CalledProcessError):  # and none is loaded from there
+        subprocess.run(
+            tied([sys.executable, "-c", "import paramfleet_shared.tables.rows.routing"]),
+            env=read_environment(),
+            check=True,
+            capture_output=True,
+        )
+    above.chmod(0o1777)
+    assert len(kernel_folders()) == 1
+    if os.geteuid() == 0:
+        os.chown(above, 65534, 65534)
+        with pytest.raises(UnsafeKernelsError, match=f"{above} is another user's"):
+            kernel_folders()
+
+
+def test_without_a_place_of_its_own_a_home_of_another_user_keeps_no_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.setenv("HOME", str(home))
+    assert len(kernel_folders()) == 2
+
+    home.chmod(0o777)
+    assert len(kernel_folders()) == 1, "only the folder beside the sources"
+
+
 @pytest.mark.usefixtures("cache")
 def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
     (folder,) = kernel_folders()

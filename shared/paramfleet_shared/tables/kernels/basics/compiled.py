@@ -7,7 +7,7 @@ import numba
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from paramfleet_shared.tables.kernels.basics.folders import cache_folders, close_to_others
+from paramfleet_shared.tables.kernels.basics.folders import made_folders
 
 __all__ = ["as_input", "called", "inlined", "kernel", "merged", "uncounted"]
 
@@ -26,10 +26,7 @@ _OF_KERNELS = {**_OPTIONS, "no_cpython_wrapper": True}
 """Of what kernels alone call: it needs nothing that takes arguments from Python."""
 
 
-_FOLDERS = cache_folders(_SETTINGS.CACHE_DIR)
-
-for _folder in _FOLDERS:
-    close_to_others(_folder)
+_FOLDERS = made_folders(_SETTINGS.CACHE_DIR)
 
 
 def kernel(function: _F) -> _F:

@@ -7,12 +7,12 @@ there is something to compile.
 import contextlib
 import hashlib
 import os
-import stat
 from pathlib import Path
 
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.system.ownership import reason_against
 
-__all__ = ["UnsafeKernelsError", "cache_folders", "close_to_others", "kernel_sources"]
+__all__ = ["UnsafeKernelsError", "cache_folders", "kernel_sources", "made_folders"]
 
 _OTHERS = 0o022
 """What a umask takes from group and others, so that they can't write."""
@@ -68,38 +68,39 @@ def cache_folders(given: str) -> tuple[Path, ...]:
     return (here / "__pycache__" / name, *(() if _reason_against(own) else (own,)))
 
 
-def close_to_others(folder: Path) -> None:
-    """Let nobody else into a folder, where this process makes files that others may write to.
+def made_folders(given: str) -> tuple[Path, ...]:
+    """Return ``cache_folders``, each of them made where this user can make it.
+
+    They are looked at again once they are there: else somebody could make one first, in a
+    folder such as ``/tmp`` where all may make some.
+
+    Raises:
+        UnsafeKernelsError: if others may write to the one that is given.
+    """
+    for folder in cache_folders(given):
+        _make_closed(folder)
+    return cache_folders(given)
+
+
+def _make_closed(folder: Path) -> None:
+    """Make a folder; one where this process makes files that others may write to is closed.
 
     Kernels are kept with the mode that the umask leaves, and whoever could change one would
-    run code as whoever loads it. So with a loose umask the folder is made here, and closed.
-
-    Args:
-        folder: Of ``cache_folders``; one that can't be made is left to whoever writes.
+    run code as whoever loads it. So with a loose umask the folder and those above it are
+    closed. One that can't be made is left to whoever writes.
     """
-    with contextlib.suppress(OSError):
-        former = os.umask(0o077)
-        try:
-            if former & _OTHERS != _OTHERS:
-                folder.mkdir(parents=True, exist_ok=True)
+    former = os.umask(0o077)
+    is_loose = former & _OTHERS != _OTHERS
+    os.umask(0o077 if is_loose else former)
+    try:
+        with contextlib.suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            if is_loose:
                 folder.chmod(0o700)
-        finally:
-            os.umask(former)
+    finally:
+        os.umask(former)
 
 
 def _reason_against(folder: Path) -> str:
     """Return why somebody else could put a kernel there; empty if nobody can."""
-    for path in (folder, folder.parent):
-        try:
-            if path == folder and path.is_symlink():
-                return f"{path} is a link"
-            found = path.stat()
-        except OSError:  # it isn't there yet, or can't be used, which whoever writes finds
-            continue
-        if found.st_uid not in {0, os.geteuid()}:
-            return f"{path} is another user's"
-        others = stat.S_IWOTH | (stat.S_IWGRP if found.st_gid not in {0, os.getegid()} else 0)
-        may_replace = path == folder or not found.st_mode & stat.S_ISVTX
-        if found.st_mode & others and may_replace:
-            return f"others may write to {path}"
-    return ""
+    return f"{folder} is a link" if folder.is_symlink() else reason_against(folder)

@@ -227,7 +227,34 @@ def test_a_folder_whose_way_others_may_change_is_refused(tmp_path: Path) -> None
     open_ = tmp_path / "open"
     open_.mkdir()
     open_.chmod(0o777)
-    with pytest.raises(UnsafeFolderError, match=f"rename what is in {open_}"):
+    with pytest.raises(UnsafeFolderError, match=f"others may write to {open_} "):
         runtime_dir(str(open_ / "run"))
     open_.chmod(0o1777)  # as the temporary folder: each renames what is his own
     assert runtime_dir(str(open_ / "run")).is_dir()
+
+
+def test_a_folder_below_another_users_is_refused_and_nothing_is_made_there(
+    tmp_path: Path,
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a folder away")
+    theirs = tmp_path / "theirs"
+    theirs.mkdir(mode=0o755)
+    for mode in (0o755, 0o1777):  # its owner renames what is in it, sticky or not
+        theirs.chmod(mode)
+        os.chown(theirs, 12345, -1)
+        with pytest.raises(UnsafeFolderError, match=f"{theirs} is another user's"):
+            runtime_dir(str(theirs / "run"))
+        assert not list(theirs.iterdir())
+
+
+def test_a_folder_that_is_reached_by_a_link_others_may_replace_is_refused(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "own").mkdir()
+    open_ = tmp_path / "open"
+    open_.mkdir()
+    open_.chmod(0o777)
+    (open_ / "link").symlink_to(tmp_path / "own")
+    with pytest.raises(UnsafeFolderError, match=f"others may write to {open_} "):
+        runtime_dir(str(open_ / "link" / "run"))
