@@ -1,9 +1,10 @@
 """A worker's side of a barrier: ask the coordinator until it says go."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from paramfleet_shared.discovery.errors import BarrierTimeoutError
+from paramfleet_shared.discovery.errors import BarrierTimeoutError, ConcurrentCollectiveError
 from paramfleet_shared.discovery.records import Member
 from paramfleet_shared.errors import OutcomeUnknownError, UnavailableError
 from paramfleet_shared.net.rpc.client import Channel
@@ -53,6 +54,7 @@ class BarrierCaller:
         self._job = job
         self._clock = clock
         self._passed = dict(passed)
+        self._in_use: set[str] = set()
         self.released: dict[str, int] = {}
         """The newest use of each barrier that has let this process go."""
         self.shrinks = False
@@ -61,6 +63,21 @@ class BarrierCaller:
     def next_generation(self, name: str) -> int:
         """Return which use of the barrier the next ``pass_through`` is, from 1."""
         return self._passed.get(name, 0) + 1
+
+    @contextmanager
+    def using(self, name: str) -> Iterator[int]:
+        """Keep the barrier's next use for one caller; gives its generation.
+
+        Raises:
+            ConcurrentCollectiveError: if another one uses it now: both would be the same use.
+        """
+        if name in self._in_use:
+            raise ConcurrentCollectiveError(operation=name.removeprefix("gather/"))
+        self._in_use.add(name)
+        try:
+            yield self.next_generation(name)
+        finally:
+            self._in_use.discard(name)
 
     def level_with(self, passed: Mapping[str, int]) -> None:
         """Count barriers that a former process of this worker has come to."""
@@ -73,7 +90,7 @@ class BarrierCaller:
         """Wait for the other workers; a coordinator that was restarted elsewhere is found.
 
         Args:
-            name: The barrier's.
+            name: The barrier's; the caller is ``using`` it.
             timeout_s: How long others may take.
             tells: Whether it is logged who is waited for, once it takes a while.
 

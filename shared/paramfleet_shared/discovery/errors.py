@@ -8,6 +8,7 @@ from paramfleet_shared.errors import ContractError, IntegrityError, UnavailableE
 
 __all__ = [
     "BarrierTimeoutError",
+    "ConcurrentCollectiveError",
     "CoordinatorExistsError",
     "EpochEndedError",
     "FencedError",
@@ -307,6 +308,18 @@ class BarrierTimeoutError(UnavailableError):
         )
         self.arrived = list(arrived)
         self.missing = list(missing)
+
+
+class ConcurrentCollectiveError(ContractError):
+    """Two threads of a worker are in the same collective call at once."""
+
+    code = "contract.concurrent_collective"
+    operation: str
+    sentence = (
+        "{operation}: another thread of this worker is in this call already; which of the two "
+        "comes first would differ between workers: make collective calls (barriers, "
+        "fleet.metrics, fleet.util) in one thread"
+    )
 
 
 class GatherLostError(UnavailableError):

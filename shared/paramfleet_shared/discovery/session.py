@@ -295,6 +295,7 @@ class JobSession:
 
         Raises:
             BarrierTimeoutError: if a worker didn't come in time; it says which.
+            ConcurrentCollectiveError: if another thread of this worker is in it.
             JobFailedError: as soon as the job fails.
             WorkersOnlyError: if this isn't a worker.
         """
@@ -302,7 +303,8 @@ class JobSession:
         patience_s = self._settings.barrier_timeout_s if timeout_s is None else timeout_s
         async with self._life.until_failure():
             tells = timeout_s is None
-            await self._barriers.pass_through(name, timeout_s=patience_s, tells=tells)
+            with self._barriers.using(name):
+                await self._barriers.pass_through(name, timeout_s=patience_s, tells=tells)
 
     async def gather(
         self, name: str, payload: bytes, *, timeout_s: float | None = None
@@ -316,6 +318,7 @@ class JobSession:
 
         Raises:
             BarrierTimeoutError: if a worker didn't come in time; it says which.
+            ConcurrentCollectiveError: if another thread of this worker is in it.
             GatherLostError: if Redis lost payloads in between.
             JobFailedError: as soon as the job fails.
             WorkersOnlyError: if this isn't a worker.
@@ -323,16 +326,17 @@ class JobSession:
         self._require_worker(f"gather {name!r}")
         patience_s = self._settings.barrier_timeout_s if timeout_s is None else timeout_s
         barrier = f"gather/{name}"
-        generation = self._barriers.next_generation(barrier)
-        use, registry, epoch = f"{generation}:{name}", self._registry, self.epoch
-        put = partial(registry.put, self.member, epoch=epoch, use=use, payload=payload)
-        async with self._life.until_failure():
-            await self._insist(lambda: put(keep_s=patience_s))
-            tells = timeout_s is None
-            ranks = await self._barriers.pass_through(
-                barrier, timeout_s=patience_s, tells=tells
-            )
-            found = await self._insist(lambda: registry.read_payloads(epoch=epoch, use=use))
+        registry, epoch = self._registry, self.epoch
+        with self._barriers.using(barrier) as generation:
+            use = f"{generation}:{name}"
+            put = partial(registry.put, self.member, epoch=epoch, use=use, payload=payload)
+            async with self._life.until_failure():
+                await self._insist(lambda: put(keep_s=patience_s))
+                tells = timeout_s is None
+                ranks = await self._barriers.pass_through(
+                    barrier, timeout_s=patience_s, tells=tells
+                )
+                found = await self._insist(lambda: registry.read_payloads(epoch=epoch, use=use))
         # No ranks: the coordinator has forgotten them.
         expected = ranks or (sorted(found) if self.elastic else range(self.worker_num))
         missing = [rank for rank in expected if rank not in found]

@@ -11,6 +11,7 @@ import pytest
 from paramfleet_shared.discovery import barriers
 from paramfleet_shared.discovery.errors import (
     BarrierTimeoutError,
+    ConcurrentCollectiveError,
     CoordinatorExistsError,
     EpochEndedError,
     FencedError,
@@ -177,6 +178,29 @@ async def test_a_worker_that_has_finished_is_not_waited_for(
             await workers[2].die()
 
         assert workers[0].session.failure() is None
+
+
+async def test_a_second_call_of_a_collective_at_the_same_time_is_refused(
+    stage: Any, redis_url: str, job_name: str
+) -> None:
+    async with stage(redis_url, job_name) as job:
+        job.coordinator(worker_num=2)
+        (first, second), _ = await job.crew(workers=2, pservers=1)
+
+        async with asyncio.TaskGroup() as waits:
+            found = waits.create_task(first.session.gather("sum", b"x"))
+            passes = waits.create_task(first.session.barrier("epoch"))
+            await job.standing("gather/sum", 1)
+            await job.standing("epoch", 1)
+            with pytest.raises(ConcurrentCollectiveError, match="sum: another thread"):
+                await first.session.gather("sum", b"lost")
+            with pytest.raises(ConcurrentCollectiveError, match="epoch: another thread"):
+                await first.session.barrier("epoch")
+            await second.session.gather("sum", b"y")
+            await second.session.barrier("epoch")
+
+        assert await found == [b"x", b"y"]
+        await passes
 
 
 class Told(logging.Handler):

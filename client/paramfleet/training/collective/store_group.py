@@ -11,6 +11,7 @@ from torch.distributed import DistError
 from torch.distributed.distributed_c10d import Store
 
 from paramfleet.training.collective.errors import PeersLostError
+from paramfleet_shared.discovery.errors import ConcurrentCollectiveError
 from paramfleet_shared.system.clock import Clock
 from paramfleet_shared.telemetry import waiting
 
@@ -45,6 +46,8 @@ class StoreGroup:
         self._timeout_s = timeout_s
         self._clock = clock
         self._count: dict[str, int] = {}
+        self._in_use: set[str] = set()
+        self._lock = threading.Lock()
         self._pause = threading.Event()
 
     def gather(
@@ -61,9 +64,22 @@ class StoreGroup:
         Raises:
             PeersLostError: naming who is missing, as soon as one of them has ended, else
                 when the time is over.
+            ConcurrentCollectiveError: if another thread of this worker is in it.
         """
-        number = self._count.get(name, 0)
-        self._count[name] = number + 1
+        with self._lock:
+            if name in self._in_use:
+                raise ConcurrentCollectiveError(operation=name)
+            self._in_use.add(name)
+            number = self._count.get(name, 0)
+            self._count[name] = number + 1
+        try:
+            return self._exchange(name, number, payload, timeout_s)
+        finally:
+            self._in_use.discard(name)
+
+    def _exchange(
+        self, name: str, number: int, payload: bytes, timeout_s: float | None
+    ) -> list[bytes]:
         keys = [f"{name}/{number}/{rank}" for rank in range(self._size)]
         began = self._clock.monotonic()
         try:

@@ -8,6 +8,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]  # documen
 
 from paramfleet.training.collective.errors import PeersLostError
 from paramfleet.training.collective.store_group import StoreGroup
+from paramfleet_shared.discovery.errors import ConcurrentCollectiveError
 from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.telemetry import waiting
 
@@ -59,6 +60,20 @@ def test_who_comes_and_ends_is_not_missed() -> None:
     second.end("done")
 
     assert first.gather("meal", b"") == [b"", b""]
+
+
+def test_a_second_thread_in_the_same_gather_is_refused() -> None:
+    store = HashStore()
+    first, second = store_group(store, 2)
+
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(first.gather, "meal", b"1")
+        store.wait(["meal/0/0"])
+        with pytest.raises(ConcurrentCollectiveError, match=r"meal.*in one thread"):
+            first.gather("meal", b"2")
+        second.gather("meal", b"3")
+
+    assert waits.result() == [b"1", b"3"]
 
 
 def test_who_waits_for_long_says_once_for_whom(
