@@ -1,5 +1,6 @@
 """What workers compute together: metrics, reductions, file shards."""
 
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paramfleet.api.all_to_all import Outgoing, Receive
-from paramfleet.api.collectives import UnknownModeError, Util
+from paramfleet.api.collectives import (
+    SumOverflowError,
+    UnequalCallsError,
+    UnknownModeError,
+    Util,
+)
 from paramfleet.telemetry.job_metrics import Metrics
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.testing.patience import LATE_S
@@ -91,6 +97,63 @@ def test_different_shapes_are_refused_everywhere() -> None:
 
     assert all(isinstance(result, ContractError) for result in results)
     assert "shapes differ" in str(results[0])
+
+
+@pytest.mark.parametrize(
+    ("act", "said"),
+    [
+        (
+            lambda rank, util: util.all_reduce([1.0], mode="max" if rank else "sum"),
+            "modes differ: sum in worker 0, max in worker 1",
+        ),
+        (
+            lambda rank, util: util.all_reduce(np.zeros(1, np.int64 if rank else np.uint64)),
+            "dtypes differ: uint64 in worker 0, int64 in worker 1",
+        ),
+        (
+            lambda rank, util: util.all_reduce(np.zeros(1 + rank)),
+            r"shapes differ: \(1,\) in worker 0, \(2,\) in worker 1",
+        ),
+    ],
+)
+def test_calls_that_differ_are_refused_and_name_both_workers(
+    act: Callable[[int, Util], Any], said: str
+) -> None:
+    results = together(2, act)
+
+    assert all(isinstance(result, UnequalCallsError) for result in results)
+    assert re.search(said, str(results[1]))
+
+
+def test_plain_numbers_may_be_integers_here_and_floats_there() -> None:
+    results = together(2, lambda rank, util: util.all_reduce(1.5 if rank else 1))
+
+    assert [float(result) for result in results] == [2.5, 2.5]
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
+def test_a_sum_of_integers_that_does_not_fit_is_refused(dtype: Any) -> None:
+    half = np.array([np.iinfo(dtype).max // 2 + 1], dtype)
+
+    results = together(2, lambda _, util: util.all_reduce(half))
+
+    assert all(isinstance(result, SumOverflowError) for result in results)
+    assert f"{2 * int(half[0])} doesn't fit into {half.dtype}" in str(results[0])
+
+
+def test_large_integers_that_cancel_are_summed_exactly() -> None:
+    most = np.iinfo(np.int64).max
+    parts = [most, most, -most]
+
+    results = together(3, lambda rank, util: util.all_reduce(np.array([parts[rank]])))
+
+    assert [result.tolist() for result in results] == [[most]] * 3
+
+
+def test_bfloat16_is_reduced_as_float32() -> None:
+    reduced = alone().all_reduce(torch.tensor([1.5], dtype=torch.bfloat16))
+
+    assert (reduced.tolist(), reduced.dtype.name) == ([1.5], "float32")
 
 
 def test_what_is_no_number_is_refused() -> None:
