@@ -17,6 +17,7 @@ from paramfleet.model_state.latecomers import take_current_buffers
 from paramfleet.model_state.one_checkpoint import LoadedFrom
 from paramfleet.model_state.saved_state import buffers_to_load
 from paramfleet.tables.dense import DenseBlock
+from paramfleet.telemetry.call_sites import waits_in
 from paramfleet.telemetry.examples_count import ExampleCounter
 from paramfleet.telemetry.step_times import StepTimes
 from paramfleet.transport.answering import Answering
@@ -168,7 +169,9 @@ class Job:
         session = self.communicator.session
         with self.times.during("barrier"):
             self.settle()
-            self.communicator.wait(session.barrier(name, timeout_s=timeout_s))
+            self.communicator.wait(
+                session.barrier(name, timeout_s=timeout_s, at=waits_in(name))
+            )
 
     async def say_goodbye(self) -> None:
         """Leave where nothing of this worker is on its way."""
@@ -202,7 +205,7 @@ class Job:
             with self.times.during("barrier"):
                 self.settle()
                 return self.communicator.wait(
-                    session.gather(name, payload, timeout_s=timeout_s)
+                    session.gather(name, payload, timeout_s=timeout_s, at=waits_in(name))
                 )
         except GatherLostError as error:
             if self.agreement.has_state:

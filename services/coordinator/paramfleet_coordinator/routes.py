@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from paramfleet_coordinator.access import require_own_role
+from paramfleet_coordinator.core.barriers import Whereabouts
 from paramfleet_coordinator.core.fields import RequestFields
 from paramfleet_coordinator.core.gathering import Gathering
 from paramfleet_coordinator.core.job import Decision, Job
@@ -63,6 +64,7 @@ class RpcRoutes:
         self._clock = clock
         self._tick_s = tick_s
         self._changed = asyncio.Condition()
+        self._whereabouts = Whereabouts(job.barriers)
         self._snapshot = Snapshot()
         self._decided: list[Decision] = []
         self.planning = PlanRoutes(
@@ -285,10 +287,46 @@ class RpcRoutes:
             await self._job_registry.arrive(name, generation, rank)
             job.barriers.arrive(name, generation, rank)
             await self._settle()
+        at, watches = fields.optional_text("at"), fields.optional_flag("watches")
+        if not at:
+            return await self._park(name, generation, park_s=park_s)
+        stand = self._whereabouts.enter(rank, (name, generation), at, watches=watches)
+        try:
+            if self._whereabouts.is_watched(rank):
+                await self._wake()
+            return await self._park(
+                name, generation, park_s=park_s, watcher=rank if watches else None
+            )
+        finally:
+            self._whereabouts.leave(rank, stand)
+
+    async def _park(
+        self, name: str, generation: int, *, park_s: float, watcher: int | None = None
+    ) -> Message:
+        """Answer when a barrier has let go, or the time is over.
+
+        Args:
+            name: The barrier's.
+            generation: Which use of it.
+            park_s: Seconds until it is answered in any case.
+            watcher: Rank of a worker that is also answered if others wait elsewhere.
+        """
+        job = self._job
+
+        def missing() -> list[int]:
+            return sorted(job.participants() - set(job.barriers.arrived(name, generation)))
+
+        def elsewhere() -> dict[int, str]:
+            if watcher is None or job.barriers.is_released(name, generation):
+                return {}
+            return self._whereabouts.elsewhere(watcher, missing())
+
         try:
             async with asyncio.timeout(park_s), self._changed:
                 await self._changed.wait_for(
-                    lambda: job.barriers.is_released(name, generation) or job.failure
+                    lambda: (
+                        job.barriers.is_released(name, generation) or job.failure or elsewhere()
+                    )
                 )
         except TimeoutError:
             pass
@@ -296,9 +334,14 @@ class RpcRoutes:
         if job.barriers.is_released(name, generation):
             ranks = list(job.barriers.took_part(name, generation))
             return Message(fields={"released": True, "arrived": ranks, "missing": []})
-        arrived = job.barriers.arrived(name, generation)
-        missing = sorted(job.participants() - set(arrived))
-        return Message(fields={"released": False, "arrived": arrived, "missing": missing})
+        answer: dict[str, Any] = {
+            "released": False,
+            "arrived": job.barriers.arrived(name, generation),
+            "missing": missing(),
+        }
+        if others := elsewhere():
+            answer["elsewhere"] = [[other, at] for other, at in others.items()]
+        return Message(fields=answer)
 
     async def _evict_lost(self) -> None:
         """Let the registry refuse what lost workers write."""

@@ -1,10 +1,15 @@
 """A worker's side of a barrier: ask the coordinator until it says go."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from paramfleet_shared.discovery.errors import BarrierTimeoutError, ConcurrentCollectiveError
+from paramfleet_shared.discovery.errors import (
+    BarrierTimeoutError,
+    ConcurrentCollectiveError,
+    OtherCallError,
+)
 from paramfleet_shared.discovery.records import Member
 from paramfleet_shared.errors import OutcomeUnknownError, UnavailableError
 from paramfleet_shared.net.rpc.client import Channel
@@ -23,10 +28,17 @@ _PARK_FRACTION = 0.5
 """Part of the time left that a request may be held, so that its answer, which names the
 missing, comes in time from a busy coordinator too."""
 
+_MAX_AT = 200
+"""Characters of what a worker waits in."""
+
 _LAST_CALL_S = 0.02
 """With less time left than this a worker doesn't ask once more."""
 
 _RETRY_S = 0.1
+
+_SURE_AFTER_S = 2.0
+"""For so long others must be seen to wait elsewhere. A coordinator that was restarted without
+Redis's data needs the members' heartbeats to know who has been where."""
 
 
 class BarrierCaller:
@@ -85,22 +97,26 @@ class BarrierCaller:
             self._passed[name] = max(number, self._passed.get(name, 0))
 
     async def pass_through(
-        self, name: str, *, timeout_s: float, tells: bool = False
+        self, name: str, *, timeout_s: float, tells: bool = False, at: str = ""
     ) -> list[int]:
         """Wait for the other workers; a coordinator that was restarted elsewhere is found.
 
         Args:
             name: The barrier's; the caller is ``using`` it.
             timeout_s: How long others may take.
-            tells: Whether it is logged who is waited for, once it takes a while.
+            tells: Whether it is logged who is waited for, once it takes a while, and whether it
+                ends where others wait in another call and this worker, too, ``at`` one.
+            at: What the training thread waits in meanwhile; empty if it goes on.
 
         Returns:
             The ranks that took part.
 
         Raises:
             BarrierTimeoutError: if a worker didn't come in time.
+            OtherCallError: if another worker's training thread waits elsewhere, for this one.
             JobFailedError: if the coordinator says so.
         """
+        at, watches, apart_since = at[:_MAX_AT], bool(at) and tells, math.inf
         generation = self.next_generation(name)
         started = self._clock.monotonic()
         facts: dict[str, Any] = {"arrived": [], "missing": [], "reason": ""}
@@ -112,7 +128,9 @@ class BarrierCaller:
                     name=name, generation=generation, waited_s=waited_s, **facts
                 )
             try:
-                reply = await self._call(name, generation, left_s=left_s)
+                reply = await self._call(
+                    name, generation, left_s=left_s, at=at, watches=watches
+                )
             except (UnavailableError, OutcomeUnknownError) as error:
                 facts["reason"] = str(error)
                 await self._clock.sleep(min(_RETRY_S, left_s))
@@ -122,11 +140,22 @@ class BarrierCaller:
                 self._passed[name] = self.released[name] = generation
                 return arrived
             facts = {"arrived": arrived, "missing": list(reply["missing"]), "reason": ""}
-            waited_s = self._clock.monotonic() - started
+            now = self._clock.monotonic()
             if tells:
-                tells = not _told(name, facts["missing"], (waited_s, timeout_s))
+                place = at or name.removeprefix("gather/")
+                tells = not _told(place, facts["missing"], (now - started, timeout_s))
+            elsewhere = reply.get("elsewhere", ())
+            apart_since = min(apart_since, now) if elsewhere else math.inf
+            if now - apart_since >= _SURE_AFTER_S:
+                raise OtherCallError(
+                    rank=self._member.index, at=at, elsewhere=_named(elsewhere)
+                )
+            if elsewhere:
+                await self._clock.sleep(_RETRY_S)
 
-    async def _call(self, name: str, generation: int, *, left_s: float) -> Mapping[str, Any]:
+    async def _call(
+        self, name: str, generation: int, *, left_s: float, at: str, watches: bool
+    ) -> Mapping[str, Any]:
         park_s = min(_PARK_S, _PARK_FRACTION * left_s)
         fields = {
             "job": self._job,
@@ -138,6 +167,8 @@ class BarrierCaller:
         }
         if self.shrinks:
             fields["shrinks"] = True
+        if at:
+            fields |= {"at": at, "watches": watches}
         timeout_s = min(park_s + _REPLY_S, left_s)
         answer = await self._channel.call(
             "barrier", Message(fields=fields), timeout_s=timeout_s
@@ -145,13 +176,17 @@ class BarrierCaller:
         return answer.fields
 
 
-def _told(name: str, missing: Sequence[int], seconds: tuple[float, float]) -> bool:
+def _named(elsewhere: Sequence[tuple[int, str]]) -> str:
+    """Return who waits where, as words."""
+    return ", ".join(f"worker {rank} waits in {place}" for rank, place in elsewhere)
+
+
+def _told(at: str, missing: Sequence[int], seconds: tuple[float, float]) -> bool:
     """Say who is waited for, if that takes long; return whether it was said."""
     from paramfleet_shared.telemetry import waiting  # noqa: PLC0415 -- workers alone wait
 
     waited_s, at_most_s = seconds
     if waited_s < waiting.TOLD_AFTER_S:
         return False
-    at = name.removeprefix("gather/")
     waiting.tell_waiting(at, missing, waited_s=waited_s, at_most_s=at_most_s)
     return True

@@ -20,6 +20,7 @@ __all__ = [
     "NoCoordinatorError",
     "NoRedisError",
     "NotAMemberError",
+    "OtherCallError",
     "OtherHostingError",
     "OtherLaunchError",
     "PlacementTimeoutError",
@@ -319,6 +320,20 @@ class ConcurrentCollectiveError(ContractError):
         "{operation}: another thread of this worker is in this call already; which of the two "
         "comes first would differ between workers: make collective calls (barriers, "
         "fleet.metrics, fleet.util) in one thread"
+    )
+
+
+class OtherCallError(ContractError):
+    """Workers wait for each other in different calls, so none of them can go on."""
+
+    code = "contract.other_call"
+    rank: int
+    at: str
+    elsewhere: str
+    sentence = (
+        "worker {rank} waits in {at}, {elsewhere}: every worker must make each collective call "
+        "(barriers, fleet.metrics, fleet.util), in the same order; make none of them only "
+        "inside `if fleet.is_first_worker():`"
     )
 
 

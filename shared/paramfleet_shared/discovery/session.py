@@ -282,7 +282,7 @@ class JobSession:
         """
         return await self._insist(lambda: self._registry.read_incarnation(role, index))
 
-    async def barrier(self, name: str, *, timeout_s: float | None = None) -> None:
+    async def barrier(self, name: str, *, timeout_s: float | None = None, at: str = "") -> None:
         """Return when every worker that still trains has called it as often as this one.
 
         Only a barrier that let this worker go counts as used: after an error or a
@@ -292,10 +292,13 @@ class JobSession:
             name: Barriers of different names don't know each other.
             timeout_s: None takes ``barrier_timeout_s``, and says after some seconds who is
                 waited for.
+            at: What the training thread waits in until this returns; empty if it goes on. With
+                it the call ends as soon as workers wait for each other in different calls.
 
         Raises:
             BarrierTimeoutError: if a worker didn't come in time; it says which.
             ConcurrentCollectiveError: if another thread of this worker is in it.
+            OtherCallError: if another worker waits in another call, for this one.
             JobFailedError: as soon as the job fails.
             WorkersOnlyError: if this isn't a worker.
         """
@@ -304,10 +307,12 @@ class JobSession:
         async with self._life.until_failure():
             tells = timeout_s is None
             with self._barriers.using(name):
-                await self._barriers.pass_through(name, timeout_s=patience_s, tells=tells)
+                await self._barriers.pass_through(
+                    name, timeout_s=patience_s, tells=tells, at=at
+                )
 
     async def gather(
-        self, name: str, payload: bytes, *, timeout_s: float | None = None
+        self, name: str, payload: bytes, *, timeout_s: float | None = None, at: str = ""
     ) -> list[bytes]:
         """Return the payloads of every worker that still trains, in the order of ranks.
 
@@ -315,10 +320,12 @@ class JobSession:
             name: As a barrier's.
             payload: This worker's; some MiB at most, because all go through Redis.
             timeout_s: As a barrier's.
+            at: As a barrier's.
 
         Raises:
             BarrierTimeoutError: if a worker didn't come in time; it says which.
             ConcurrentCollectiveError: if another thread of this worker is in it.
+            OtherCallError: if another worker waits in another call, for this one.
             GatherLostError: if Redis lost payloads in between.
             JobFailedError: as soon as the job fails.
             WorkersOnlyError: if this isn't a worker.
@@ -334,7 +341,7 @@ class JobSession:
                 await self._insist(lambda: put(keep_s=patience_s))
                 tells = timeout_s is None
                 ranks = await self._barriers.pass_through(
-                    barrier, timeout_s=patience_s, tells=tells
+                    barrier, timeout_s=patience_s, tells=tells, at=at
                 )
                 found = await self._insist(lambda: registry.read_payloads(epoch=epoch, use=use))
         # No ranks: the coordinator has forgotten them.

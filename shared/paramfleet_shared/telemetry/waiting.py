@@ -3,8 +3,6 @@
 import logging
 from collections.abc import Collection
 
-from paramfleet_shared.telemetry.logs_and_metrics import note
-
 __all__ = ["TOLD_AFTER_S", "tell_waiting"]
 
 log = logging.getLogger(__name__)
@@ -21,7 +19,7 @@ _RULE = (
 def tell_waiting(
     at: str, missing: Collection[int], *, waited_s: float, at_most_s: float
 ) -> None:
-    """Note ``worker.waits_for_others``.
+    """Warn by ``worker.waits_for_others``.
 
     Args:
         at: What all take part in.
@@ -30,12 +28,11 @@ def tell_waiting(
         at_most_s: When it is given up, in seconds.
     """
     ranks = ", ".join(map(str, sorted(missing)))
-    note(
-        log,
-        "worker.waits_for_others",
-        at=at,
-        missing=f"worker{'s' if len(missing) > 1 else ''} {ranks}",
-        waited_s=round(waited_s),
-        at_most_s=round(at_most_s),
-        reason=_RULE,
-    )
+    facts = {
+        "at": at,
+        "missing": f"worker{'s' if len(missing) > 1 else ''} {ranks}",
+        "waited_s": round(waited_s),
+        "at_most_s": round(at_most_s),
+        "reason": _RULE,
+    }
+    log.warning("worker.waits_for_others", extra=facts)

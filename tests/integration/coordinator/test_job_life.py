@@ -21,6 +21,7 @@ from paramfleet_shared.discovery.errors import (
     JobSizeError,
     NoCoordinatorError,
     NoRedisError,
+    OtherCallError,
     PlacementTimeoutError,
     WorkersOnlyError,
 )
@@ -201,6 +202,60 @@ async def test_a_second_call_of_a_collective_at_the_same_time_is_refused(
 
         assert await found == [b"x", b"y"]
         await passes
+
+
+@pytest.mark.parametrize("first_at_rest", [True, False])
+async def test_workers_that_wait_for_each_other_in_different_calls_are_told(
+    stage: Any, redis_url: str, job_name: str, *, first_at_rest: bool
+) -> None:
+    async def ends(worker: Any) -> None:
+        at = "fleet.stop_worker (train.py:9)"
+        with pytest.raises(JobFailedError, match="it was wrong"):
+            await worker.session.gather("fleet.finish", b"", timeout_s=LATE_S, at=at)
+
+    async with stage(redis_url, job_name) as job:
+        job.coordinator(worker_num=2)
+        (first, second), _ = await job.crew(workers=2, pservers=1)
+        async with asyncio.TaskGroup() as waits:
+            if first_at_rest:
+                waits.create_task(ends(second))
+                await job.standing("gather/fleet.finish", 1)
+            reduces = waits.create_task(
+                raised_by(
+                    first.session.gather("sum", b"x", at="fleet.util.all_reduce (a.py:4)")
+                )
+            )
+            await job.standing("gather/sum", 1)
+            if not first_at_rest:
+                waits.create_task(ends(second))
+            error = await reduces
+            await first.session.fail("it was wrong")
+
+    assert isinstance(error, OtherCallError)
+    assert (
+        "worker 0 waits in fleet.util.all_reduce (a.py:4), "
+        "worker 1 waits in fleet.stop_worker (train.py:9): every worker must make each"
+    ) in str(error)
+
+
+async def test_a_call_in_which_the_training_goes_on_holds_nobody_up(
+    stage: Any, redis_url: str, job_name: str
+) -> None:
+    async with stage(redis_url, job_name) as job:
+        job.coordinator(worker_num=2)
+        (first, second), _ = await job.crew(workers=2, pservers=1)
+        async with asyncio.TaskGroup() as waits:
+            waits.create_task(first.session.gather("sum", b"x", at="all_reduce"))
+            await job.standing("gather/sum", 1)
+            with pytest.raises(BarrierTimeoutError):  # beside its training
+                await second.session.gather("beside", b"", timeout_s=3.0)
+            await second.session.gather("sum", b"y", at="all_reduce")
+
+
+async def raised_by(wait: Awaitable[Any]) -> Exception:
+    with pytest.raises(OtherCallError) as caught:
+        await wait
+    return caught.value
 
 
 class Told(logging.Handler):

@@ -17,6 +17,7 @@ from paramfleet.session.backends.base import Backend, Own
 from paramfleet.session.backends.lone_steps import LoneSteps
 from paramfleet.session.backends.resuming import begin_registered
 from paramfleet.session.backends.returning import begin_again, check_returns, keep_state
+from paramfleet.telemetry.call_sites import waits_in
 from paramfleet.training.job import open_job
 from paramfleet.training.localsgd.over_pservers import LocalSgdMode
 from paramfleet.training.modes.asynchronous.mode import AsyncMode
@@ -89,13 +90,15 @@ class PserverBackend(Backend):
     def barrier(self, name: str) -> None:
         with self.own.times.during("barrier"):
             self._settle()
-            self._communicator.wait(self._session.barrier(name))
+            self._communicator.wait(self._session.barrier(name, at=waits_in(name)))
 
     @override
     def gather(self, name: str, payload: bytes) -> list[bytes]:
         with self.own.times.during("barrier"):
             self._settle()
-            return self._communicator.wait(self._session.gather(name, payload))
+            return self._communicator.wait(
+                self._session.gather(name, payload, at=waits_in(name))
+            )
 
     def _settle(self) -> None:
         if self.job is not None:

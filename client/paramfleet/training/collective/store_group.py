@@ -4,14 +4,16 @@ Barriers and small values go through it, not through the backend of the gradient
 a store can say who is missing.
 """
 
+import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from torch.distributed import DistError
 from torch.distributed.distributed_c10d import Store
 
+from paramfleet.telemetry.call_sites import waits_in
 from paramfleet.training.collective.errors import PeersLostError
-from paramfleet_shared.discovery.errors import ConcurrentCollectiveError
+from paramfleet_shared.discovery.errors import ConcurrentCollectiveError, OtherCallError
 from paramfleet_shared.system.clock import Clock
 from paramfleet_shared.telemetry import waiting
 
@@ -20,6 +22,9 @@ __all__ = ["StoreGroup"]
 _LONGEST_PAUSE_S = 0.02
 """Between two looks into the store; the first are nearer to each other."""
 
+
+_PUBLISHED_AFTER_S = 1.0
+"""Who waits for so long writes down where."""
 
 _ENDING_S = 2.0
 """How long a process may take to end after its script has: whoever watches them should see its
@@ -30,7 +35,7 @@ class StoreGroup:
     """One worker's side. Belongs to the training thread.
 
     Args:
-        store: The job's; every key of it is written once.
+        store: The job's; keys are written once, but for where a worker waits.
         rank: This worker.
         size: Workers of the job.
         timeout_s: How long the others are waited for.
@@ -64,6 +69,7 @@ class StoreGroup:
         Raises:
             PeersLostError: naming who is missing, as soon as one of them has ended, else
                 when the time is over.
+            OtherCallError: if another worker waits in another gather, for this one.
             ConcurrentCollectiveError: if another thread of this worker is in it.
         """
         with self._lock:
@@ -85,7 +91,8 @@ class StoreGroup:
         try:
             self._store.set(keys[self._rank], payload)  # type: ignore[arg-type]  # it takes bytes
             limit_s = self._timeout_s if timeout_s is None else timeout_s
-            self._wait(name, keys, began, limit_s, tells=timeout_s is None)
+            use = (name, number)
+            self._wait(use, keys, began, limit_s, tells=timeout_s is None)
             found = [self._store.get(key) for key in keys]
             if number > 1:  # all came to the one before, so nobody reads this any more
                 self._store.delete_key(f"{name}/{number - 2}/{self._rank}")
@@ -116,13 +123,21 @@ class StoreGroup:
         }
 
     def _wait(
-        self, name: str, keys: Sequence[str], began: float, limit_s: float, *, tells: bool
+        self,
+        use: tuple[str, int],
+        keys: Sequence[str],
+        began: float,
+        limit_s: float,
+        *,
+        tells: bool,
     ) -> None:
         """Wait until every key is there.
 
         Raises:
             PeersLostError: naming whose isn't.
+            OtherCallError: if one of those waits elsewhere.
         """
+        (name, _), watches, at = use, tells, ""
         pause_s = 0.0005
         while not self._store.check(list(keys)):
             waited_s = self._clock.monotonic() - began
@@ -138,11 +153,36 @@ class StoreGroup:
                     waited_s=waited_s,
                     reason=next(iter(gone.values()), "not there yet"),
                 )
+            if missing and waited_s >= _PUBLISHED_AFTER_S:
+                at = at or self._publish(use)
+                if watches:
+                    self._require_nobody_elsewhere(name, at, missing)
             if tells and missing and waited_s >= waiting.TOLD_AFTER_S:
                 tells = False
-                waiting.tell_waiting(name, missing, waited_s=waited_s, at_most_s=limit_s)
+                waiting.tell_waiting(at or name, missing, waited_s=waited_s, at_most_s=limit_s)
             self._pause.wait(pause_s)
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+
+    def _publish(self, use: tuple[str, int]) -> str:
+        """Write down where this worker waits; return it as words."""
+        at = waits_in(use[0]) or use[0]
+        self._store.set(f"at/{self._rank}", json.dumps([*use, at]))
+        return at
+
+    def _require_nobody_elsewhere(self, name: str, at: str, missing: Collection[int]) -> None:
+        """Pass if none of the missing waits where this worker hasn't come to.
+
+        Raises:
+            OtherCallError: if one does.
+        """
+        for rank in sorted(missing):
+            if not self._store.check([f"at/{rank}"]):
+                continue
+            other, number, elsewhere = json.loads(self._store.get(f"at/{rank}"))
+            if other != name and self._count.get(other, 0) <= number:
+                raise OtherCallError(
+                    rank=self._rank, at=at, elsewhere=f"worker {rank} waits in {elsewhere}"
+                )
 
 
 def _workers(ranks: Sequence[int], size: int) -> str:

@@ -8,13 +8,14 @@ generation proves that the earlier one was released, even if its record is lost.
 Nothing here waits or knows the time.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 
 from paramfleet_shared.discovery.errors import TooManyBarriersError
 from paramfleet_shared.discovery.records import Release
 
-__all__ = ["MAX_OPEN", "Barriers"]
+__all__ = ["MAX_OPEN", "Barriers", "Whereabouts"]
 
 MAX_OPEN = 1024
 """Most uses of barriers at which workers wait at a time."""
@@ -137,3 +138,77 @@ class Barriers:
         if not self.is_released(name, generation):
             self._released[name] = release
         return release
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Stand:
+    """One worker's training thread at one use of a barrier."""
+
+    name: str
+    generation: int
+    at: str
+    watches: bool
+
+
+class Whereabouts:
+    """At which barriers the workers' training threads wait now.
+
+    A training thread does one thing at a time. So where two of them wait at different barriers,
+    each without having come to that of the other, neither goes on.
+
+    Args:
+        barriers: Who has come where, whichever thread has.
+    """
+
+    def __init__(self, barriers: Barriers) -> None:
+        self._barriers = barriers
+        self._stands: dict[int, _Stand] = {}
+
+    def enter(self, rank: int, use: tuple[str, int], at: str, *, watches: bool) -> object:
+        """Note where a worker waits; returns what ``leave`` takes.
+
+        Args:
+            rank: The worker's.
+            use: Name and generation of the barrier.
+            at: What the worker's script called.
+            watches: Whether the worker is to know if others wait elsewhere.
+        """
+        name, generation = use
+        stand = _Stand(name=name, generation=generation, at=at, watches=watches)
+        self._stands[rank] = stand
+        return stand
+
+    def leave(self, rank: int, stand: object) -> None:
+        """Forget where a worker waits, unless it has come to another place since."""
+        if self._stands.get(rank) is stand:
+            del self._stands[rank]
+
+    def elsewhere(self, rank: int, among: Collection[int]) -> dict[int, str]:
+        """Return what others called who can't come to where this worker waits, by rank.
+
+        Args:
+            rank: The worker that waits.
+            among: The ranks that it waits for.
+        """
+        own = self._stands.get(rank)
+        if own is None:
+            return {}
+        stands = {
+            other: self._stands[other] for other in sorted(among) if other in self._stands
+        }
+        return {
+            other: stand.at
+            for other, stand in stands.items()
+            if self._excludes(own, stand, other) and self._excludes(stand, own, rank)
+        }
+
+    def is_watched(self, rank: int) -> bool:
+        """Return whether somebody watches who waits elsewhere than this worker."""
+        watching = {other for other, stand in self._stands.items() if stand.watches}
+        return bool(self.elsewhere(rank, watching - {rank}))
+
+    def _excludes(self, one: _Stand, other: _Stand, rank: int) -> bool:
+        """Return whether worker ``rank``, which waits at ``other``, hasn't come to ``one``."""
+        use = one.name, one.generation
+        has_come = self._barriers.is_released(*use) or rank in self._barriers.arrived(*use)
+        return one.name != other.name and not has_come

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from paramfleet_coordinator.core.barriers import MAX_OPEN, Barriers
+from paramfleet_coordinator.core.barriers import MAX_OPEN, Barriers, Whereabouts
 from paramfleet_shared.discovery.errors import TooManyBarriersError
 from paramfleet_shared.discovery.records import Release
 
@@ -183,3 +183,40 @@ class BarrierMachine(RuleBasedStateMachine):
 
 
 TestBarrierModel = BarrierMachine.TestCase
+
+
+def whereabouts() -> Whereabouts:
+    """Return those of worker 0 in a sum, which watches, and of worker 1 in the finish."""
+    barriers = Barriers()
+    barriers.arrive("sum", 2, 0)
+    barriers.arrive("finish", 1, 1)
+    known = Whereabouts(barriers)
+    known.enter(0, ("sum", 2), "all_reduce", watches=True)
+    known.enter(1, ("finish", 1), "stop_worker", watches=False)
+    return known
+
+
+def test_who_waits_elsewhere_is_known_to_those_that_watch() -> None:
+    known = whereabouts()
+
+    assert known.elsewhere(0, [1]) == {1: "stop_worker"}
+    assert known.elsewhere(1, [0]) == {0: "all_reduce"}
+    assert (known.is_watched(1), known.is_watched(0)) == (True, False)
+
+
+def test_who_left_or_may_still_come_waits_nowhere_else() -> None:
+    known = whereabouts()
+    known.leave(1, "another stand")
+    assert known.elsewhere(0, [1])
+
+    barriers = Barriers()
+    barriers.arrive("sum", 2, 0)
+    barriers.arrive("finish", 1, 1)
+    barriers.arrive("finish", 1, 0)  # by another thread: worker 1 will go on
+    known = Whereabouts(barriers)
+    known.enter(0, ("sum", 2), "all_reduce", watches=True)
+    stand = known.enter(1, ("finish", 1), "stop_worker", watches=False)
+    assert known.elsewhere(0, [1]) == {}
+
+    known.leave(1, stand)
+    assert known.elsewhere(1, [0]) == {}

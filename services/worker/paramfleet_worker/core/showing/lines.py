@@ -21,7 +21,6 @@ NEWS = frozenset({
     "worker.pass_skipped",
     "worker.pass_trained",
     "worker.waits_for_data",
-    "worker.waits_for_others",
 })  # fmt: skip
 """Events at INFO that are shown nevertheless: what a person waits for, or has asked for."""
 

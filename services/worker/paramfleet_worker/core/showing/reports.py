@@ -36,6 +36,10 @@ class Course:
         self._pace = Pace()
         self._standing: Standing | None = None
         self._line_at = now
+        self._moved: tuple[tuple[int, float | None], float] | None = None
+        """Step and loss, and since when they are so."""
+        self._has_said = False
+        """Whether it was said that they don't change."""
 
     def see(self, status: Mapping[str, Any], now: float) -> Told | None:
         """Take what ``/api/v1/status`` answers.
@@ -50,14 +54,32 @@ class Course:
         if before is None:
             self._line_at = now
         self._pace.add(standing.step, now)
+        self._note(standing, now)
         left_s = self._pace.left_s(standing.total_steps)
         line = ""
         if now - self._line_at >= LINE_EVERY_S:
             self._line_at = now
-            line = ", ".join(standing.parts(left_s, short=False))
+            line = self._line(standing, left_s, now)
         return Told(
             parts=tuple(standing.parts(left_s, short=True)), share=standing.share, line=line
         )
+
+    def _note(self, standing: Standing, now: float) -> None:
+        """Note whether the job has moved since it was last seen."""
+        place = standing.step, standing.loss
+        if self._moved is None or self._moved[0] != place:
+            self._moved, self._has_said = (place, now), False
+
+    def _line(self, standing: Standing, left_s: float | None, now: float) -> str:
+        """Return the line that is due; empty if it was said already that nothing changes."""
+        still_s = 0.0 if self._moved is None else now - self._moved[1]
+        if still_s < LINE_EVERY_S:
+            return ", ".join(standing.parts(left_s, short=False))
+        if self._has_said:
+            return ""
+        self._has_said = True
+        where = standing.parts(None, short=False)[0]
+        return f"{where}: no step for {still_s:.0f} s"
 
     def end(self, published: Mapping[int, Mapping[str, Any]]) -> None:
         """Take what the workers of a job that has ended published last, by rank."""

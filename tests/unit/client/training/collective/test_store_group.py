@@ -8,9 +8,10 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]  # documen
 
 from paramfleet.training.collective.errors import PeersLostError
 from paramfleet.training.collective.store_group import StoreGroup
-from paramfleet_shared.discovery.errors import ConcurrentCollectiveError
+from paramfleet_shared.discovery.errors import ConcurrentCollectiveError, OtherCallError
 from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.telemetry import waiting
+from paramfleet_shared.testing.patience import LATE_S
 
 
 def store_group(store: HashStore, size: int, *, timeout_s: float = 10.0) -> list[StoreGroup]:
@@ -74,6 +75,36 @@ def test_a_second_thread_in_the_same_gather_is_refused() -> None:
         second.gather("meal", b"3")
 
     assert waits.result() == [b"1", b"3"]
+
+
+def test_workers_that_wait_for_each_other_in_different_gathers_are_told() -> None:
+    store = HashStore()
+    first, second = store_group(store, 2, timeout_s=LATE_S)
+
+    with ThreadPoolExecutor(1) as pool:
+        # With a limit of its own it doesn't look where others are: it may be at its end.
+        rests = pool.submit(second.gather, "stop", b"", timeout_s=LATE_S)
+        with pytest.raises(OtherCallError, match=r"worker 0 waits in .*, worker 1 waits in "):
+            first.gather("meal", b"")
+        first.gather("stop", b"")
+
+    assert rests.result() == [b"", b""]
+
+
+def test_who_waited_where_this_one_has_been_is_waited_for() -> None:
+    store = HashStore()
+    first, second = store_group(store, 2, timeout_s=LATE_S)
+
+    with ThreadPoolExecutor(1) as pool:
+        early = pool.submit(second.gather, "meal", b"2")
+        store.wait(["at/1"])
+        first.gather("meal", b"1")
+        assert early.result() == [b"1", b"2"]
+        rests = pool.submit(first.gather, "stop", b"")
+        store.wait(["at/0"])
+        second.gather("stop", b"")
+
+    assert rests.result() == [b"", b""]
 
 
 def test_who_waits_for_long_says_once_for_whom(

@@ -28,6 +28,23 @@ def test_a_line_stays_each_ten_seconds_of_training() -> None:
     )
 
 
+def test_a_job_that_stands_still_says_so_once_and_goes_on_telling_when_it_moves() -> None:
+    course = Course(now=0.0)
+
+    lines = dict[int, str]()
+    for tick in range(75):
+        step = min(tick + 1, 6) if tick < 60 else 7
+        told = course.see(status(step), now=200.0 + tick)
+        assert told is not None
+        if told.line:
+            lines[tick] = told.line
+
+    assert list(lines) == [10, 20, 60, 70]
+    assert lines[10].startswith("step 6 of 100, ")
+    assert lines[20] == "step 6 of 100: no step for 15 s"
+    assert lines[60].startswith("step 7 of 100, ")
+
+
 def test_the_line_that_is_drawn_anew_is_there_from_the_first_step_on() -> None:
     told = Course(now=0.0).see(status(3), now=1.0)
 
