@@ -1,7 +1,8 @@
 """``fleet.metrics``: metrics of the whole job from each worker's own sums.
 
 Each takes what this worker counted (a number, array or tensor), adds it up over
-the workers, and returns the same value in every one of them.
+the workers, and returns the same value in every one of them. Call each in every worker, in
+the same order; not inside ``if fleet.is_first_worker():``.
 """
 
 from collections.abc import Callable
@@ -23,6 +24,8 @@ _CELLS_AT_ONCE = 1 << 18
 
 class Metrics:
     """The functions of ``fleet.metrics`` over one reduction.
+
+    Call each in every worker, in the same order; not inside ``if fleet.is_first_worker():``.
 
     Args:
         reduce: Reduces an array over the workers, by ``sum``, ``min`` or ``max``.

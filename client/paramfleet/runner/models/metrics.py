@@ -24,7 +24,7 @@ class Metric(Protocol):
         ...
 
     def merged(self) -> float:
-        """Return it of what all workers counted; every worker calls it."""
+        """Return it of what all workers counted; call it in every worker."""
         ...
 
 
@@ -64,7 +64,7 @@ class Auc:
         return Metrics(lambda counts, _: np.asarray(counts)).auc(*self._counts[::-1])
 
     def merged(self) -> float:
-        """Return the area of all workers' examples."""
+        """Return the area of all workers' examples; call it in every worker."""
         return fleet.metrics.auc(*self._counts[::-1])
 
 
@@ -85,7 +85,7 @@ class Mean:
         return self._sum / self._count if self._count else float("nan")
 
     def merged(self) -> float:
-        """Return the mean of all workers'."""
+        """Return the mean of all workers'; call it in every worker."""
         return fleet.metrics.acc(self._sum, self._count)
 
 
@@ -100,7 +100,7 @@ class _OfExamples:
         return self._mean.value()
 
     def merged(self) -> float:
-        """Return the mean of all workers'."""
+        """Return the mean of all workers'; call it in every worker."""
         return self._mean.merged()
 
 

@@ -32,7 +32,7 @@ class _OfSums(ABC):
         return self._made_by(_OWN)
 
     def merged(self) -> float:
-        """Return it of what all workers counted; every worker calls it."""
+        """Return it of what all workers counted; call it in every worker."""
         return self._made_by(fleet.metrics)
 
     @abstractmethod
