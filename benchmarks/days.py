@@ -104,7 +104,7 @@ def _note_of(launched: LaunchedJob, path: Path, day: int) -> dict[str, Any]:
 def _rows_of(job: str) -> int:
     """Return the rows of all tables on all pservers."""
     found = find_job({"job": job, "redis": None}, read_environment(), url="")
-    url = found.url or find_url(found.settings, scheme="http")
+    url = find_url(found, scheme="http")
     tables = Operator(url=url, token=found.token).get("tables")
     return sum(int(table["rows"]) for table in tables if table["kind"] == "sparse")
 

@@ -134,7 +134,7 @@ class _Job(LaunchedJob):
     def _operator(self) -> Operator:
         """Return a client of the coordinator's admin API."""
         found = find_job({"job": JOB, "redis": None}, self._environment)
-        url = found.url or find_url(found.settings, scheme="http")
+        url = find_url(found, scheme="http")
         return Operator(url=url, token=found.token)
 
     def _events(self, server: int) -> list["_Event"]:

@@ -280,14 +280,25 @@ class JobRecords:
                 return
             await self._clock.sleep(POLL_S)
 
-    async def admin_address(self, pid: Callable[[], int]) -> str:
-        """Return where the coordinator that is a process has its admin address, once it has."""
-        while True:
+    async def admin_address(
+        self, pid: Callable[[], int], has_ended: Callable[[], bool]
+    ) -> str | None:
+        """Return where the coordinator that is a process has its admin address, once it has.
+
+        Args:
+            pid: Of the process.
+            has_ended: Whether it has ended.
+
+        Returns:
+            None if it has ended: who has its address then is unknown.
+        """
+        while not has_ended():
             with contextlib.suppress(NoRedisError, RedisRefusedError):
                 coordinator = await self._registry.find_coordinator()
                 if coordinator is not None and coordinator.admin and coordinator.pid == pid():
-                    return coordinator.admin
+                    return None if has_ended() else coordinator.admin
             await self._clock.sleep(POLL_S)
+        return None
 
     async def _epoch(self) -> int:
         return int(await self._store.command("GET", self._keys.of_job("epoch")) or 0)

@@ -35,7 +35,7 @@ PACE_S = 0.06
 def ask_job(job: str, what: Callable[[Operator], Any]) -> Any:
     """Return what a job of this machine answers, asked as a command would ask it."""
     found = find_job({"job": job, "redis": None}, read_environment(), url="")
-    url = found.url or find_url(found.settings, scheme="http")
+    url = find_url(found, scheme="http")
     return what(Operator(url=url, token=found.token))
 
 

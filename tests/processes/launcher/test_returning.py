@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -124,6 +125,47 @@ def test_the_coordinator_and_the_own_redis_come_back(
     assert code == 0, launched.text
     assert "[worker 0] terms (1, 1)\n" in launched.lines
     assert launched.survivors(0.0) == []
+
+
+def test_who_takes_a_dead_coordinators_port_is_not_shown_the_token(
+    launch: Callable[..., Any], tmp_path: Path
+) -> None:
+    (tmp_path / "wait").touch()
+    environment = {**SHORT, "PARAMFLEET_RUNTIME_DIR": str(tmp_path / "runtime")}
+    launched = launch(BODY, *OPTIONS, environment=environment)
+    launched.wait_all("worker 0", "pserver 0", "pserver 1")
+    launched.read_until("the job's page")
+    (file,) = (tmp_path / "runtime").glob("*/admin.url")
+    url = file.read_text()
+
+    os.kill(child_of(launched, "paramfleet_coordinator"), signal.SIGKILL)
+    launched.read_until("coordinator 0 was killed by SIGKILL; starting it again, 1 of 3")
+    at = int(url.rpartition(":")[2])
+    with socket.create_server(("127.0.0.1", at)) as taken:
+        left = file.read_text() if file.exists() else ""
+        launched.lines.clear()
+        launched.read_until("the job's page")
+        requests = received(taken)
+    found = file.read_text()
+    (tmp_path / "wait").unlink()
+    code = launched.read_to_end()
+
+    assert requests == []
+    assert url not in {left, found}
+    assert code == 0, launched.text
+
+
+def received(listener: socket.socket) -> list[bytes]:
+    """Return what each connection to a listener has sent."""
+    listener.setblocking(False)
+    requests = []
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            taken, _ = listener.accept()
+            with taken:
+                taken.settimeout(5.0)
+                requests.append(taken.recv(4096))
+    return requests
 
 
 def test_one_that_dies_again_and_again_ends_the_job_by_name(

@@ -3,21 +3,27 @@
 import asyncio
 import contextlib
 import json
+import os
 import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
 from http.client import HTTPException, IncompleteRead
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paramfleet_shared.discovery.errors import NoCoordinatorError
 from paramfleet_shared.discovery.redis.store import store_of
-from paramfleet_shared.discovery.registry import Registry
+from paramfleet_shared.discovery.registry import CoordinatorRecord, Registry
 from paramfleet_shared.errors import ContractError, UnavailableError
 from paramfleet_shared.net.tls import CertificateFilesError, Tls, files_of
 from paramfleet_shared.settings.config import JobSettings
 from paramfleet_shared.system.clock import SystemClock
+from paramfleet_worker.core.topology import Host
+from paramfleet_worker.process.addresses import hosts_of_this_machine
 from paramfleet_worker.process.http_request import HttpRequest, NoAddressError, send
+
+if TYPE_CHECKING:
+    from paramfleet_worker.app.finding import Found
 
 __all__ = [
     "MAX_ANSWER_BYTES",
@@ -192,13 +198,19 @@ def context_of(settings: JobSettings) -> ssl.SSLContext | None:
     return context
 
 
-def find_url(settings: JobSettings, *, scheme: str) -> str:
-    """Return where a job's coordinator says its admin address is.
+def find_url(found: "Found", *, scheme: str) -> str:
+    """Return where a job's coordinator has its admin address.
+
+    Of a job that was launched here the registry may still name a coordinator that has died:
+    its port may be anybody's, who would get the token.
 
     Raises:
         NoRedisError: if the registry doesn't answer.
         NoCoordinatorError: if the job has no coordinator now.
     """
+    if found.url:
+        return found.url
+    settings, is_ours = found.settings, found.folder is not None
 
     async def find() -> str:
         store = store_of(settings, clock=SystemClock(), timeout_s=5.0)
@@ -206,11 +218,25 @@ def find_url(settings: JobSettings, *, scheme: str) -> str:
             coordinator = await Registry(store, job=settings.job).find_coordinator()
         finally:
             await store.close()
-        if coordinator is None or not coordinator.admin:
+        is_there = coordinator is not None and bool(coordinator.admin)
+        if coordinator is None or not is_there or (is_ours and _is_dead(coordinator)):
             raise NoCoordinatorError(job=settings.job, waited_s=0.0)
         return f"{scheme}://{coordinator.admin}"
 
     return asyncio.run(find())
+
+
+def _is_dead(coordinator: CoordinatorRecord) -> bool:
+    """Return whether a coordinator ran on this machine, and is no more."""
+    if not hosts_of_this_machine([Host(coordinator.host)], own=None):
+        return False
+    try:
+        os.kill(coordinator.pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:  # it is another user's
+        return False
+    return False
 
 
 def read_audit(settings: JobSettings) -> list[dict[str, Any]]:

@@ -1,15 +1,26 @@
 """Which job is meant, where nobody or somebody says it."""
 
+import asyncio
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 from click.testing import CliRunner
 
+from paramfleet_shared.discovery.errors import NoCoordinatorError
+from paramfleet_shared.discovery.job_registry import JobRegistry
+from paramfleet_shared.discovery.redis.store import RedisStore
+from paramfleet_shared.discovery.registry import CoordinatorRecord
 from paramfleet_shared.files.job_folder import JobFacts, JobFolder, runtime_dir
+from paramfleet_shared.system.clock import SystemClock
+from paramfleet_shared.system.processes.keeping import tied
 from paramfleet_worker.__main__ import main
 from paramfleet_worker.app.finding import SeveralJobsError, find_job
+from paramfleet_worker.app.operating import find_url
 
 FACTS = JobFacts(job="flights", launch="l", redis="unix:///tmp/none.sock", pid=1)
 
@@ -51,6 +62,34 @@ def test_two_parts_of_one_job_on_one_machine_are_one_job(root: Path) -> None:
     assert found.settings.job == "flights"
     for folder in folders:
         folder.close()
+
+
+def test_a_coordinator_that_has_died_here_is_none_though_the_registry_names_it(
+    root: Path, redis_url: str, job_name: str
+) -> None:
+    with subprocess.Popen(tied([sys.executable, "-c", "input()"]), stdin=PIPE) as process:
+        record = CoordinatorRecord(
+            endpoint="127.0.0.1:1", admin="127.0.0.1:2", host="127.0.0.1", pid=process.pid
+        )
+        asyncio.run(claim(redis_url, job_name, record))
+        folder = JobFolder.claim(root, job_name)
+        folder.write_facts(replace(FACTS, job=job_name, redis=redis_url))
+        found = find_job({"job": job_name}, {"PARAMFLEET_RUNTIME_DIR": str(root)})
+        while_it_lived = find_url(found, scheme="http")
+
+    with pytest.raises(NoCoordinatorError):
+        find_url(found, scheme="http")
+    elsewhere = find_url(replace(found, folder=None), scheme="http")
+
+    assert while_it_lived == elsewhere == "http://127.0.0.1:2"
+    folder.close()
+
+
+async def claim(redis_url: str, job: str, record: CoordinatorRecord) -> None:
+    store = RedisStore(redis_url, clock=SystemClock(), timeout_s=2.0)
+    registry = JobRegistry(store, job=job, record=record, lease_ttl_s=60.0)
+    assert await registry.try_claim() is None
+    await store.close()
 
 
 @pytest.fixture

@@ -355,7 +355,7 @@ def _operator_of(options: dict[str, Any]) -> Operator:
         context = context_of(found.settings)
     if not found.url and not found.names_registry:
         raise NoJobError(job=options["job"] or "", running=running_jobs(found.settings))
-    url = found.url or find_url(found.settings, scheme="http" if context is None else "https")
+    url = find_url(found, scheme="http" if context is None else "https")
     token = read_token(options["token"], options["token_file"]) or found.token
     return Operator(url=url, token=token, tls=context)
 

@@ -85,7 +85,7 @@ def _of_running(found: Found, look: Look) -> SecurityFacts:
     said: dict[str, Any] = {}
     try:
         context = context_of(settings)
-        url = found.url or find_url(settings, scheme="http" if context is None else "https")
+        url = find_url(found, scheme="http" if context is None else "https")
         operator = Operator(url=url, token=found.token, tls=context)
         with reading(url):
             said = {name: fact["value"] for name, fact in operator.page("config").items()}

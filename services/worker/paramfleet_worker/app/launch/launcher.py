@@ -345,6 +345,8 @@ class Launcher:
         """Queue an event for every process that has ended since the last call."""
         for name, child in self._children.items():
             if not child.ended and (code := child.poll()) is not None:
+                if name == COORDINATOR:
+                    self._telling.end_page()
                 self._events.put_nowait(Exited(name, code))
 
     # -- the middle and the end

@@ -89,7 +89,7 @@ class Mover:
         def ask() -> Any:
             given = {"job": self._job, "redis": None}
             found = find_job(given, self._environment, url="")
-            url = found.url or find_url(found.settings, scheme="http")
+            url = find_url(found, scheme="http")
             return what(Operator(url=url, token=found.token, timeout_s=_ASK_WITHIN_S))
 
         try:

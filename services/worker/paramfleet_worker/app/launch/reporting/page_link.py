@@ -27,6 +27,11 @@ class HasPid(Protocol):
         """Its id; 0 until it runs."""
         ...
 
+    @property
+    def ended(self) -> bool:
+        """Whether its end was seen."""
+        ...
+
 
 async def show_page(
     prepared: PreparedLaunch,
@@ -49,9 +54,15 @@ async def show_page(
         is_over: Whether the job has ended by now: then nothing is shown, and no code is made.
 
     Returns:
-        Who may ask the coordinator how the job is; None if it can't be asked.
+        Who may ask the coordinator how the job is; None if it can't be asked, or has ended.
     """
-    admin = await records.admin_address(lambda: coordinator.pid)
+    admin = await records.admin_address(lambda: coordinator.pid, lambda: coordinator.ended)
+    if admin is None:
+        return None
+
+    def is_late() -> bool:  # its port may be anybody's once it has ended
+        return is_over() or coordinator.ended
+
     try:
         context = context_of(prepared.job)
         url = f"{'http' if context is None else 'https'}://{admin}"
@@ -59,7 +70,7 @@ async def show_page(
         token = token_in(prepared.folder)
         asking = token or _token_of_secret(prepared)
         operator = Operator(url=url, token=asking, tls=context, timeout_s=_TIMEOUT_S)
-        if is_over():
+        if is_late():
             return operator
         if prepared.opens_page:
             _open(f"{url}/{await _code(operator)}" if token else f"{url}/", console)
@@ -68,11 +79,11 @@ async def show_page(
         if not token or not console.is_terminal:
             console.tell(plain)
             return operator
-        code = await _code(operator)
-        if is_over():
+        code = "" if is_late() else await _code(operator)
+        if is_late():
             return operator
     except (FleetError, OSError) as error:
-        if not is_over():  # else why the job has ended is what matters
+        if not is_late():  # else why the job has ended is what matters
             console.say(f"the job's page can't be shown: {error}")
         return None
     console.tell(

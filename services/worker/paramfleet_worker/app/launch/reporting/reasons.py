@@ -24,11 +24,6 @@ class HasOutput(HasPid, Protocol):
     """A process of the job, and what it wrote."""
 
     @property
-    def ended(self) -> bool:
-        """Whether its end was seen."""
-        ...
-
-    @property
     def log(self) -> Path:
         """The file of its output."""
         ...

@@ -56,8 +56,9 @@ class Telling:
         self._console = console
         self._clock = clock
         self._course = Course(clock.monotonic())
-        self._operator: Operator | None = None
-        self._coordinator: HasOutput | None = None
+        self._asked: tuple[Operator, HasOutput] | None = None
+        """Who asks which process how the job is; the token is shown to no other."""
+
         self._look = asyncio.Event()
         self._published: Mapping[int, Mapping[str, Any]] = {}
         self._verdict: Verdict | None = None
@@ -102,20 +103,30 @@ class Telling:
 
     async def page(self, records: JobRecords, coordinator: HasOutput) -> None:
         """Say where the coordinator's page is, which is elsewhere after each of its starts."""
-        self._coordinator = coordinator
-        self._operator = await show_page(
+        operator = await show_page(
             self._prepared,
             records,
             self._console,
             coordinator,
             is_over=lambda: self._verdict is not None,
         )
+        if operator is not None and not coordinator.ended:
+            self._asked = operator, coordinator
+
+    def end_page(self) -> None:
+        """Forget where the coordinator was, which has ended: its port may be anybody's.
+
+        Who holds the port then would get our token, or that of a command.
+        """
+        self._asked = None
+        with contextlib.suppress(OSError):
+            self._prepared.folder.admin_url_file.unlink()
 
     async def watch(self) -> None:
         """Show how far the job is, until this is cancelled."""
         while True:
             operator = self._operator
-            if operator is not None and not self._is_coordinator_gone:
+            if operator is not None:
                 with contextlib.suppress(*_NO_STATUS):
                     status = await asyncio.to_thread(operator.get, "status")
                     self._show(status)
@@ -126,9 +137,9 @@ class Telling:
                     await self._look.wait()
 
     @property
-    def _is_coordinator_gone(self) -> bool:
-        """Return whether it has ended: its port may be anybody's, who would get our token."""
-        return self._coordinator is not None and self._coordinator.ended
+    def _operator(self) -> "Operator | None":
+        """Return who asks the coordinator; None while there is none that serves."""
+        return None if self._asked is None or self._asked[1].ended else self._asked[0]
 
     def look(self) -> None:
         """Look at once: a process has ended, and soon nobody answers."""
