@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from paramfleet_shared.values.texts import shortened
+from paramfleet_shared.values.texts import printable, shortened
 
 __all__ = [
     "MAX_REASON",
@@ -17,6 +17,7 @@ __all__ = [
     "Tracebacks",
     "as_reason",
     "find_cause",
+    "is_same_reason",
 ]
 
 TRACEBACK_LINES = 1000
@@ -82,8 +83,18 @@ class Tracebacks:
 
 
 def as_reason(text: str) -> str:
-    """Return the first line of an error, shortened."""
-    return shortened(text.strip().partition("\n")[0], MAX_REASON)
+    """Return the first line of an error, shortened and without control characters."""
+    return shortened(printable(text.strip().partition("\n")[0]), MAX_REASON)
+
+
+def is_same_reason(found: str, published: str) -> bool:
+    """Return whether what a process wrote down is what it has published, both ``as_reason``.
+
+    A text is cut at other lengths there, and may begin with empty lines.
+    """
+    one, other = found[:MAX_REASON].rstrip(": "), published[:MAX_REASON].rstrip(": ")
+    is_begin = one.startswith(other) or other.startswith(one)
+    return is_begin and bool(one and other)
 
 
 def find_cause(lines: Iterable[str], is_library: Callable[[str], bool]) -> Cause:

@@ -2,7 +2,8 @@
 
 Its output can't tell: a traceback may be of an error that was handled, of a thread, or part of
 another error's text. The launcher names a folder in ``VARIABLE``, and the process has a file
-there with its id: empty while nothing has ended it, then one JSON object.
+there with its id: empty while nothing has ended it, then one JSON object. The lines of the
+source are in it: a launcher opens no file whose name comes of a script, which may be anything.
 
 Imported by whoever imports paramfleet: it imports next to nothing.
 """
@@ -10,6 +11,7 @@ Imported by whoever imports paramfleet: it imports next to nothing.
 import atexit
 import contextlib
 import os
+import stat
 import sys
 import threading
 from collections.abc import Iterator
@@ -24,8 +26,23 @@ VARIABLE = "PARAMFLEET_ENDINGS"
 _MAX_FRAMES = 1000
 """The innermost ones are kept."""
 
+_MAX_FRAMES_BYTES = 500_000
+"""Of all frames as JSON."""
+
 _MAX_TEXT = 10_000
 """Characters."""
+
+_MAX_FILE = 4096
+"""Characters of the name of a file."""
+
+_MAX_LINE = 500
+"""Characters of a line of the source, and of a function's name."""
+
+_MAX_SOURCE_BYTES = 4 << 20
+"""Of a file; lines behind that aren't shown."""
+
+_Frame = tuple[str, int, str]
+"""File, line and function."""
 
 _noting: "list[_Noting]" = []
 """What this process has, once it has any."""
@@ -114,7 +131,7 @@ class _Noting:
             frames.append((error.filename, error.lineno or 0, ""))
         self._note("error", f"{kind}: {text}" if text else kind, 1, frames)
 
-    def exits(self, status: Any, frames: list[tuple[str, int, str]]) -> None:
+    def exits(self, status: Any, frames: list[_Frame]) -> None:
         """Write down a call that is to end the process.
 
         Args:
@@ -125,7 +142,7 @@ class _Noting:
             return
         self._known = _uncaught()
         if status is None or isinstance(status, int):
-            self._note("exit", "", int(status or 0) & 0xFF, frames)
+            self._note("exit", "", _code_of(status or 0), frames)
             return
         with contextlib.suppress(Exception):  # the script's own code
             self._note("exit", str(status), 1, frames)
@@ -139,13 +156,19 @@ class _Noting:
     def _may_write(self) -> bool:
         return self.is_own and threading.current_thread() is threading.main_thread()
 
-    def _note(
-        self, kind: str, text: str, code: int, frames: list[tuple[str, int, str]]
-    ) -> None:
+    def _note(self, kind: str, text: str, code: int, frames: list[_Frame]) -> None:
         import json  # noqa: PLC0415 - once
 
+        kept: list[tuple[str, int, str, str]] = []
+        sources, left_bytes = _Sources(), _MAX_FRAMES_BYTES
+        for file, line, name in reversed(frames[-_MAX_FRAMES:]):
+            one = file[:_MAX_FILE], line, name[:_MAX_LINE], sources.line(file, line)
+            left_bytes -= len(json.dumps(one))
+            if left_bytes < 0:
+                break
+            kept.append(one)
         fact = {"kind": kind, "text": text[:_MAX_TEXT], "code": code}
-        data = json.dumps({**fact, "frames": frames[-_MAX_FRAMES:]}).encode()
+        data = json.dumps({**fact, "frames": kept[::-1]}).encode()
         with contextlib.suppress(OSError):  # the launcher has ended, or the disk is full
             self._write(data)
 
@@ -165,6 +188,47 @@ class _Noting:
         os.replace(part, self._path)  # noqa: PTH105 - not imported
 
 
+class _Sources:
+    """The lines of the files of frames; each file is read once, if it is one at all."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, list[bytes]] = {}
+
+    def line(self, file: str, number: int) -> str:
+        """Return a line of a file, from 1 on, without blanks around it; empty if unknown."""
+        known = sys.modules.get("linecache")
+        with contextlib.suppress(Exception):  # what a script has put there may be anything
+            entry = None if known is None else known.cache.get(file)
+            if entry is not None and len(entry) > 1 and number > 0:
+                return str(entry[2][number - 1])[: 2 * _MAX_LINE].strip()[:_MAX_LINE]
+        if file not in self._files:
+            self._files[file] = _lines_of(file)
+        lines = self._files[file]
+        if not 0 < number <= len(lines):
+            return ""
+        text = lines[number - 1][: 8 * _MAX_LINE].decode("utf-8", "replace")
+        return text.strip("\ufeff \t\r\f")[:_MAX_LINE]
+
+
+def _lines_of(file: str) -> list[bytes]:
+    """Return the lines of a regular file; none of anything else, which could block a reader."""
+    with contextlib.suppress(OSError, ValueError, MemoryError):
+        if not stat.S_ISREG(os.stat(file).st_mode):  # noqa: PTH116 - not imported
+            return []
+        opened = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        try:
+            if stat.S_ISREG(os.fstat(opened).st_mode):
+                return os.read(opened, _MAX_SOURCE_BYTES).split(b"\n")
+        finally:
+            os.close(opened)
+    return []
+
+
+def _code_of(status: int) -> int:
+    """Return the exit code that the interpreter makes of a whole number of any size."""
+    return status & 0xFF if -(1 << 63) <= status < 1 << 63 else 0xFF
+
+
 def _uncaught() -> BaseException | None:
     """Return what the interpreter has raised to the top, before it calls its hook."""
     error: BaseException | None = getattr(sys, "last_value", None)
@@ -181,14 +245,14 @@ def _is_running(frame: FrameType | None) -> bool:
     return False
 
 
-def _of_trace(trace: TracebackType | None) -> Iterator[tuple[str, int, str]]:
+def _of_trace(trace: TracebackType | None) -> Iterator[_Frame]:
     while trace is not None:
         code = trace.tb_frame.f_code
         yield code.co_filename, trace.tb_lineno, code.co_name
         trace = trace.tb_next
 
 
-def _of_stack(frame: FrameType | None) -> Iterator[tuple[str, int, str]]:
+def _of_stack(frame: FrameType | None) -> Iterator[_Frame]:
     """Yield a frame and those around it, the outermost first."""
     frames = []
     while frame is not None:

@@ -26,8 +26,10 @@ OF_LOG = Cause(
     "ZeroDivisionError: division by zero", "/home/ada/train.py:3, in <module>", "1 / 0"
 )
 
-ERROR = Ending(kind="error", text="ValueError: no\nrows", code=1, frames=(("/a.py", 7, "f"),))
-EXIT = Ending(kind="exit", text="no data", code=1, frames=(("/a.py", 7, "f"),))
+ERROR = Ending(
+    kind="error", text="ValueError: no\nrows", code=1, frames=(("/a.py", 7, "f", "g()"),)
+)
+EXIT = Ending(kind="exit", text="no data", code=1, frames=(("/a.py", 7, "f", "g()"),))
 
 
 @pytest.mark.parametrize(
@@ -36,10 +38,10 @@ EXIT = Ending(kind="exit", text="no data", code=1, frames=(("/a.py", 7, "f"),))
         ("exited with code 1", None, OF_LOG),
         ("exited with code 3", None, Cause()),
         ("exited with code 1", Ending(), Cause()),
-        ("exited with code 1", ERROR, Cause("ValueError: no", "/a.py:7, in f")),
-        ("exited with code 3", ERROR, Cause("ValueError: no", "/a.py:7, in f")),
+        ("exited with code 1", ERROR, Cause("ValueError: no", "/a.py:7, in f", "g()")),
+        ("exited with code 3", ERROR, Cause("ValueError: no", "/a.py:7, in f", "g()")),
         ("was killed by SIGKILL", ERROR, Cause()),
-        ("exited with code 1", EXIT, Cause("no data", "/a.py:7, in f")),
+        ("exited with code 1", EXIT, Cause("no data", "/a.py:7, in f", "g()")),
         ("exited with code 3", EXIT, Cause()),
     ],
 )

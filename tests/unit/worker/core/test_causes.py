@@ -7,12 +7,14 @@ from collections.abc import Iterable
 import pytest
 
 from paramfleet_shared.system.processes.keeping import tied
+from paramfleet_shared.values.texts import is_printable, printable, shortened
 from paramfleet_worker.core.causes import (
     MAX_REASON,
     Cause,
     Tracebacks,
     as_reason,
     find_cause,
+    is_same_reason,
 )
 
 
@@ -178,3 +180,26 @@ def test_every_line_of_a_traceback_belongs_to_it_and_no_other(code: str) -> None
     assert not tracebacks.has("step 1")
     assert all(tracebacks.has(line) for line in said)
     assert not tracebacks.has("    step 2")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no rows",
+        "two\nlines",
+        "\n  the first line is empty",
+        "bad \x1b]0;X\x07\x1b[2J \u202e \udc80 end\nTraceback (most recent call last):",
+        "q\x00\r\nparamfleet: done\r",
+        "z" * 100_000,
+        "\x1b" * 3000,
+        "",
+    ],
+)
+def test_what_is_published_of_an_error_is_known_as_the_same(text: str) -> None:
+    published = as_reason(printable(shortened(f"ValueError: {text}", 2000)))
+    written = text.strip()[:10_000]
+    found = as_reason(f"ValueError: {written}" if written else "ValueError")
+
+    assert is_same_reason(found, published)
+    assert not is_same_reason(found, as_reason("KeyError: 'ad'"))
+    assert is_printable(found)

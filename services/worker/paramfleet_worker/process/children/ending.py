@@ -2,7 +2,8 @@
 
 import contextlib
 import json
-import linecache
+import os
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +29,8 @@ class Ending:
     code: int = 0
     """The exit code that comes of it."""
 
-    frames: tuple[tuple[str, int, str], ...] = ()
-    """File, line and function of each frame, the innermost last."""
+    frames: tuple[tuple[str, int, str, str], ...] = ()
+    """File, line, function and source of each frame, the innermost last."""
 
     def has_line(self, line: str) -> bool:
         """Return whether a line is one of the text, which the interpreter shows at the end."""
@@ -41,10 +42,9 @@ class Ending:
         Args:
             is_library: Tells of a file whether it is another's code, which isn't named.
         """
-        for file, line, name in reversed(self.frames):
+        for file, line, name, source in reversed(self.frames):
             if not is_library(file):
                 where = f", in {name}" if name else ""
-                source = linecache.getline(file, line).strip()
                 return Cause(as_reason(self.text), f"{file}:{line}{where}", source)
         return Cause(as_reason(self.text))
 
@@ -60,15 +60,19 @@ def read_ending(folder: Path, pid: int) -> Ending | None:
         None if it doesn't import paramfleet, or its file can't be read.
     """
     try:
-        with (folder / str(pid)).open("rb") as file:
-            data = file.read(_MAX_BYTES)
+        data = _read(folder / str(pid))
     except OSError:
+        return None
+    if data is None:
         return None
     if not data:
         return Ending()
     with contextlib.suppress(ValueError, TypeError, KeyError):
         said: dict[str, Any] = json.loads(data)
-        frames = tuple((str(file), int(line), str(name)) for file, line, name in said["frames"])
+        frames = tuple(
+            (str(file), int(line), str(name), str(source))
+            for file, line, name, source in said["frames"]
+        )
         text, code = str(said["text"]), int(said["code"])
         return Ending(
             kind="exit" if said["kind"] == "exit" else "error",
@@ -77,3 +81,17 @@ def read_ending(folder: Path, pid: int) -> Ending | None:
             frames=frames,
         )
     return None
+
+
+def _read(path: Path) -> bytes | None:
+    """Return a file's first bytes; None if it is none: the process may put anything there.
+
+    Raises:
+        OSError: if it can't be read.
+    """
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        is_file = stat.S_ISREG(os.fstat(file).st_mode)
+        return os.read(file, _MAX_BYTES) if is_file else None
+    finally:
+        os.close(file)

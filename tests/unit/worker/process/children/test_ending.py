@@ -1,5 +1,7 @@
 """What ended a process, as it has written it down: no output of a script looks like it."""
 
+import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -255,3 +257,85 @@ def test_a_file_that_cant_be_read_says_nothing(tmp_path: Path, data: bytes) -> N
     (tmp_path / "7").write_bytes(data)
 
     assert read_ending(tmp_path, 7) is None
+
+
+@pytest.mark.parametrize("name", ["fifo", "/dev/zero", "/dev/stdin", "a\0b", "x" * (4 << 20)])
+def test_a_source_that_is_no_file_is_not_read(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    file = str(tmp_path / name) if name == "fifo" else name
+    script = f"""
+        code = compile("import sys; sys.exit('no data')", "f", "exec")
+        exec(code.replace(co_filename={file!r}))
+        """
+
+    one = ended(tmp_path, script)
+
+    assert (one.code, one.cause.error, one.cause.source) == (1, "no data", "")
+    assert one.cause.place.endswith(":1, in <module>")
+
+
+def test_a_long_line_of_the_source_is_cut(tmp_path: Path) -> None:
+    line = f"raise ValueError('no rows')  # {'x' * 10_000}"
+
+    source = ended(tmp_path, line + "\n").cause.source
+
+    assert source == line[: len(source)]
+    assert 100 < len(source) < 1000
+
+
+def test_a_source_that_only_the_process_knows_is_written_down(tmp_path: Path) -> None:
+    script = """
+        import linecache
+        linecache.cache["cell.py"] = (9, None, ["x = 1\\n", "1 / 0\\n"], "cell.py")
+        exec(compile("x = 1\\n1 / 0\\n", "cell.py", "exec"))
+        """
+
+    cause = ended(tmp_path, script).cause
+
+    assert (cause.place, cause.source) == ("cell.py:2, in <module>", "1 / 0")
+
+
+def test_the_reader_opens_no_file_that_the_record_names(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    frames = [[str(tmp_path / "fifo"), 1, "read", "rows()"]]
+    fact = {"kind": "error", "text": "ValueError: no", "code": 1, "frames": frames}
+    (tmp_path / "7").write_text(json.dumps(fact))
+
+    ending = read_ending(tmp_path, 7)
+
+    assert ending is not None
+    assert ending.cause(library_test()) == Cause(
+        "ValueError: no", f"{tmp_path}/fifo:1, in read", "rows()"
+    )
+
+
+def test_a_record_that_is_no_file_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "7")
+    (tmp_path / "8").symlink_to("/dev/zero")
+
+    assert read_ending(tmp_path, 7) is None
+    assert read_ending(tmp_path, 8) is None
+
+
+def test_frames_of_any_depth_fit_into_the_record(tmp_path: Path) -> None:
+    script = """
+        import sys
+        sys.setrecursionlimit(3000)
+        exec(f"def {'f' * 3000}(n):\\n    return {'f' * 3000}(n + 1)")
+        eval("f" * 3000)(0)
+        """
+
+    one = ended(tmp_path, script)
+
+    assert one.ending is not None
+    assert one.cause.error.startswith("RecursionError")
+
+
+@pytest.mark.parametrize("status", ["10**30", "-(10**30)", "2**63", "2**40 + 7", "-1", "True"])
+def test_the_code_of_an_exit_is_what_the_interpreter_makes_of_it(
+    tmp_path: Path, status: str
+) -> None:
+    one = ended(tmp_path, f"import sys\nsys.exit({status})\n")
+
+    assert one.ending is not None
+    assert (one.ending.kind, one.ending.code) == ("exit", one.code)

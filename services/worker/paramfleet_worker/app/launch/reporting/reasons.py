@@ -6,7 +6,13 @@ from typing import Protocol
 
 from paramfleet_shared.errors import ENDED_EARLY
 from paramfleet_worker.app.launch.reporting.page_link import HasPid
-from paramfleet_worker.core.causes import TRACEBACK_LINES, Cause, as_reason, find_cause
+from paramfleet_worker.core.causes import (
+    TRACEBACK_LINES,
+    Cause,
+    as_reason,
+    find_cause,
+    is_same_reason,
+)
 from paramfleet_worker.core.events import Report, describe_exit
 from paramfleet_worker.process.children.ending import Ending
 from paramfleet_worker.process.probes.libraries import library_test
@@ -67,7 +73,7 @@ def reason_of(cause: Report, child: HasOutput | None) -> tuple[str, Cause]:
     if child is None:
         return published, Cause()
     found = found_of(cause.how, child.ending, child.tail)
-    if found.error and (is_unsaid or found.error == published):
+    if found.error and (is_unsaid or is_same_reason(found.error, published)):
         return found.error, found
     if not is_unsaid:
         return published, Cause()
