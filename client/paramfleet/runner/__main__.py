@@ -91,9 +91,10 @@ def _place(raw: RawConfig, name: str) -> Path:
 
 
 def _infer(path: Path, options: tuple[str, ...], more: tuple[str, ...]) -> None:
-    """Evaluate the checkpoints of a model folder on its test files, in this process.
+    """Evaluate the checkpoints of a model folder in this process.
 
-    The last line of standard output is the result of the last checkpoint as JSON.
+    It reads the model's test files. The last line of standard output is the result of the last
+    checkpoint as JSON.
     """
     fleet.init(fleet.PaddleCloudRoleMaker(environment={}))
     _told("infer", infer, path, (*options, *more))

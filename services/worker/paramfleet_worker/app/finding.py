@@ -26,12 +26,15 @@ class NoJobError(ContractError):
 
     @override
     def describe(self) -> str:
-        which = f"no job {self.job}" if self.job else "no job"
-        others = f"; running are {', '.join(self.running)}" if self.running else ""
-        return (
-            f"{which} of this user runs on this machine{others}: give the name of a running "
-            "job with --job, or for a job on another machine its registry (Redis) with --redis "
-            "(or PARAMFLEET_REDIS), or the address of its page with --url"
+        if self.job:
+            others = f"; running are {', '.join(self.running)}" if self.running else ""
+            said = f"no job {self.job} of yours runs here{others}: "
+        else:
+            said = "no job of yours runs here: start one with `paramfleet launch`; or "
+        return said + (
+            "give the name of a running job with --job, or for a job on another machine its "
+            "registry (Redis) with --redis (or PARAMFLEET_REDIS), or the address of its page "
+            "with --url"
         )
 
 

@@ -36,7 +36,7 @@ def test_without_a_running_job_that_is_said_and_no_registry_is_blamed(root: Path
     ended = CliRunner().invoke(main, ["status"])
 
     assert ended.exit_code == 1
-    assert "no job of this user runs on this machine" in ended.output
+    assert "no job of yours runs here: start one with `paramfleet launch`" in ended.output
     assert "no answer from Redis" not in ended.output
 
 
@@ -47,7 +47,7 @@ def test_a_name_that_none_has_is_answered_with_those_that_run(root: Path) -> Non
     ended = CliRunner().invoke(main, ["status", "--job", "fligths"])
 
     assert ended.exit_code == 1
-    assert "no job fligths of this user runs" in ended.output
+    assert "no job fligths of yours runs here" in ended.output
     assert "running are flights" in ended.output
     folder.close()
 

@@ -98,7 +98,10 @@ def issue(folder: Path, job: str, hosts: tuple[str, ...], role: str, days: float
 @FOLDER
 @click.option("--days", type=POSITIVE, default=DAYS, help="Validity in days.")
 def renew(folder: Path, days: float) -> None:
-    """Renew all certificates; processes use them for their next connections."""
+    """Renew all certificates.
+
+    Processes use them for their next connections.
+    """
 
     def run() -> None:
         for role in Authority(folder).renew(days=days):

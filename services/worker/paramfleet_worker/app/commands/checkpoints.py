@@ -35,14 +35,14 @@ checkpoint.add_command(LOAD_CHECKPOINT, "load")
 
 
 @checkpoint.command("list")
-@click.argument("folder", metavar="DIR", type=FOLDER, default="checkpoints")
+@click.argument("folder", metavar="[DIR]", type=FOLDER, default="checkpoints")
 @JSON
 def _list(folder: Path, *, as_json: bool) -> None:
-    """List the checkpoints in DIR (by default checkpoints), newest first.
+    """List the checkpoints in DIR, newest first.
 
-    DIR may also be a checkpoint itself. Checkpoints of a training by days are found in the
-    folders of the days. A checkpoint is complete if each of its files exists and has the right
-    length; `checkpoint verify` also reads the files.
+    DIR is checkpoints by default. It may also be a checkpoint itself. Checkpoints of a training
+    by days are found in the folders of the days. A checkpoint is complete if each of its files
+    exists and has the right length; `checkpoint verify` also reads the files.
     """
     from paramfleet_worker.app.checkpoints.listing import list_checkpoints  # noqa: PLC0415 -- slow
 

@@ -50,7 +50,10 @@ def data() -> None:
 
 
 def _list(**options: Any) -> None:
-    """Show the runs in FOLDER: size, days since a change, and if a process uses it."""
+    """Show the runs in FOLDER.
+
+    For each run: its size, the days since a change, and if a process uses it.
+    """
 
     def run() -> int:
         found = list(_chosen(options))

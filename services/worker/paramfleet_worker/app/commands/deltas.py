@@ -92,7 +92,7 @@ def _verify(folder: Path, *, as_json: bool) -> None:
 )
 @JSON
 def _compact(folder: Path, *, keep: int | None, as_json: bool) -> None:
-    """Merge the newest base in DIR and the changes after it into a new base.
+    """Write a new base: the newest one in DIR with all changes.
 
     Readers can continue. The writer of the stream can continue if DIR is on a disk; at an
     address, such as s3://, no writer may publish while this runs.
@@ -114,7 +114,7 @@ def _compact(folder: Path, *, keep: int | None, as_json: bool) -> None:
 )
 @JSON
 def _prune(folder: Path, *, keep: int, as_json: bool) -> None:
-    """Remove old bases from DIR, and the changes that no other base needs.
+    """Remove old bases from DIR, and changes no base needs.
 
     A reader that has not reached the oldest remaining base starts again from the newest. At an
     address, such as s3://, no writer may publish while this runs.

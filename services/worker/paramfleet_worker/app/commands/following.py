@@ -61,10 +61,11 @@ SECONDS = FiniteRange(min=0.01, max=1e6)
 def follow(
     folder: Path, *, job: str | None, redis: str | None, takes_over: bool, **plan: Any
 ) -> None:
-    """Write the changes of a running job to a stream in DIR, until the job ends.
+    """Write a running job's changes to a stream in DIR.
 
-    The stream begins with a base of all rows. The changes come from the pservers; the training
-    doesn't wait. After an interruption in which changes may be lost, a new stream begins.
+    Ends with the job. The stream begins with a base of all rows. The changes come from the
+    pservers; the training doesn't wait. After an interruption in which changes may be lost, a
+    new stream begins.
     """
 
     def run() -> int:

@@ -88,13 +88,14 @@ def _tables(operator: Operator, options: dict[str, Any]) -> None:
 
 
 def _shrink(operator: Operator, options: dict[str, Any]) -> None:
-    """Remove rows of TABLE, or of all tables, that expired or exceed a limit.
+    """Remove expired rows, and rows above a limit.
 
-    Does the same as fleet.shrink(): the accessors of the tables and strategy.eviction_configs
-    decide which rows are removed. --dry-run only counts these rows; in sync only --dry-run is
-    possible. While the job trains, the number of a dry run and of a later run differ: pause the
-    job first to get the same number. Worker 0 removes the rows between two of its steps, so
-    --timeout must be longer than a step. The exit code is 1 if it fails.
+    Does the same as fleet.shrink(), in TABLE or in all tables: the accessors of the tables and
+    strategy.eviction_configs decide which rows are removed. --dry-run only counts these rows;
+    in sync only --dry-run is possible. While the job trains, the number of a dry run and of a
+    later run differ: pause the job first to get the same number. Worker 0 removes the rows
+    between two of its steps, so --timeout must be longer than a step. The exit code is 1 if it
+    fails.
 
     Raises:
         ClickException: if it failed.
@@ -252,10 +253,10 @@ def _set(operator: Operator, options: dict[str, Any]) -> None:
 
 
 def _checkpoint(operator: Operator, options: dict[str, Any]) -> None:
-    """Write a checkpoint of a running job, and wait until it is complete.
+    """Write a complete checkpoint of a running job.
 
-    The exit code is 1 if it could not be written, and 3 if it was written but its tables are
-    not all of the same moment.
+    Waits until it is written. The exit code is 1 if it could not be written, and 3 if it was
+    written but its tables are not all of the same moment.
 
     Raises:
         ClickException: if it could not be written.
