@@ -6,9 +6,16 @@ import sys
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from paramfleet_shared.errors import ContractError, IntegrityError, JobFailedError
+from paramfleet_shared.errors import (
+    ContractError,
+    FleetError,
+    IntegrityError,
+    JobFailedError,
+)
+from paramfleet_shared.settings.config import read_environment
+from paramfleet_shared.system.processes.ending import VARIABLE
 
-__all__ = ["say_jobs_failure_briefly", "watch_for_early_end"]
+__all__ = ["say_briefly", "say_jobs_failure_briefly", "watch_for_early_end"]
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +68,25 @@ def say_jobs_failure_briefly() -> None:
         if isinstance(error, JobFailedError):
             log.error("pserver.job_failed", extra={"reason": str(error)})
             return
+        report(kind, error, trace)
+
+    sys.excepthook = end
+
+
+def say_briefly(own: FleetError) -> None:
+    """Let a worker's script end with one line, and no traceback, where this error ends it.
+
+    For what keeps it from joining, of which each frame but one is ours. A launcher tells itself
+    what has ended a process, and where: below one all stays as it is.
+    """
+    if read_environment().get(VARIABLE):
+        return
+    report = sys.excepthook
+
+    def end(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        if error is own:
+            error.__cause__, error.__suppress_context__, trace = None, True, None
+            error.with_traceback(None)
         report(kind, error, trace)
 
     sys.excepthook = end

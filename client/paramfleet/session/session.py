@@ -21,13 +21,18 @@ from paramfleet.config.strategy import DistributedStrategy, TrainingMode
 from paramfleet.model_state.agreement import Agreement
 from paramfleet.nn.table_binding import TableConflictError
 from paramfleet.session.curves import Curves
-from paramfleet.session.early_end import say_jobs_failure_briefly, watch_for_early_end
+from paramfleet.session.early_end import (
+    say_briefly,
+    say_jobs_failure_briefly,
+    watch_for_early_end,
+)
 from paramfleet.session.hosting import serve
 from paramfleet.session.process_group import Standing
 from paramfleet.tables.combined import Combined
 from paramfleet.training.forwards import Forwards
 from paramfleet.training.load_notes import note_unsaved_states
 from paramfleet.training.optimizer import DistributedOptimizer, NotAnOptimizerError
+from paramfleet_shared.errors import FleetError
 from paramfleet_shared.files.addresses import place_of
 from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.system.process_names import name_process
@@ -108,7 +113,11 @@ class Session(Standing):
             from paramfleet.session.backends.pservers import PserverBackend  # noqa: PLC0415 - slow
 
             self.settings = read_settings(host=self._role.host)
-            self.backend = PserverBackend(self._own, self.settings)
+            try:
+                self.backend = PserverBackend(self._own, self.settings)
+            except FleetError as error:
+                say_briefly(error)
+                raise
         elif self.is_server():
             self.settings = read_settings(host=self._role.host, warn=False)  # it warns itself
         if self.backend.joined:

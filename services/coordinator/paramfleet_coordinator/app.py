@@ -166,7 +166,9 @@ class Coordinator:
         """
         settings, job_registry = self._settings, self._job_registry
         patience_s = settings.join_timeout_s
-        epoch = await outlast(job_registry.read_epoch, clock=self._clock, patience_s=patience_s)
+        epoch = await outlast(
+            job_registry.read_epoch, clock=self._clock, patience_s=patience_s, tells=True
+        )
         record, first = await job_registry.read_run(epoch)
         own = not settings.launch or record is None or record.launch == settings.launch
         if own or not first or record is None or record.state in {"finished", "failed"}:

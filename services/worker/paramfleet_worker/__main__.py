@@ -196,12 +196,13 @@ def _tell_settings(resolved: Resolved[WorkerSettings]) -> None:
     warnings = open_warnings(resolved.origins, resolved.value, read_environment())
     if resolved.value.log_format == "json":
         setup_logging("worker", log_format="json")
+        given = set(resolved.lines(given=True))
         for line in resolved.lines():
-            log.info("setting %s", line)
+            log.log(logging.INFO if line in given else logging.DEBUG, "setting %s", line)
         for warning in warnings:
             log.warning(warning)
         return
-    for line in (*resolved.lines(), *(f"warning: {each}" for each in warnings)):
+    for line in (*resolved.lines(given=True), *(f"warning: {each}" for each in warnings)):
         echo(f"[worker] {line}", err=True)
 
 

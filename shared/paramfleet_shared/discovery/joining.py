@@ -116,7 +116,8 @@ async def enter(  # noqa: PLR0913 (all but the first by keyword)
     tasks = TaskSet()
     ended = None if process else partial(_raise_if_finished, registry, settings.launch, role)
     try:
-        await outlast(registry.ping, clock=clock, patience_s=settings.join_timeout_s)
+        patience_s = settings.join_timeout_s
+        await outlast(registry.ping, clock=clock, patience_s=patience_s, tells=True)
         left_s = deadline - clock.monotonic()
         channel = await coordinator_channel(
             registry,

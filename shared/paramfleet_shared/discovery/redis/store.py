@@ -1,6 +1,7 @@
 """One connection to Redis: deadlines, scripts, and errors of ours instead of redis-py's."""
 
 import asyncio
+import logging
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
@@ -27,6 +28,8 @@ __all__ = [
     "store_of",
 ]
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 _HAS_NONE = ("without any password configured", "no password is set")
@@ -41,22 +44,29 @@ _USUAL_PORT = 6379
 _HERE = {"localhost", "127.0.0.1", "::1", None, ""}
 _ELSEWHERE = "or set PARAMFLEET_REDIS to the address of one that runs"
 
+_TOLD_AFTER_S = 3.0
+"""Seconds until it is said that this waits for Redis; one that starts answers sooner."""
+
 _RETRY_S = 0.1
 """Seconds between two attempts while Redis is away."""
 
 
-async def outlast(call: Callable[[], Awaitable[T]], *, clock: Clock, patience_s: float) -> T:
+async def outlast(
+    call: Callable[[], Awaitable[T]], *, clock: Clock, patience_s: float, tells: bool = False
+) -> T:
     """Repeat a call while Redis is away.
 
     Args:
         call: Raises ``NoRedisError`` when Redis doesn't answer; may be repeated.
         clock: For the deadline.
         patience_s: Seconds to go on.
+        tells: Whether it is logged, once, that this waits: for who has nothing else to show.
 
     Raises:
         NoRedisError: if Redis stays away that long.
     """
     started = clock.monotonic()
+    told = not tells
     while True:
         try:
             return await call()
@@ -64,6 +74,10 @@ async def outlast(call: Callable[[], Awaitable[T]], *, clock: Clock, patience_s:
             waited_s = clock.monotonic() - started
             if waited_s >= patience_s:
                 raise NoRedisError(**{**error.facts, "waited_s": waited_s}) from error
+            if not told and waited_s >= _TOLD_AFTER_S:
+                told = True
+                where = f"the registry (Redis) at {error.url}"
+                log.warning("waiting up to %.0f s for %s", patience_s, where)
         await clock.sleep(_RETRY_S)
 
 

@@ -367,9 +367,9 @@ async def test_no_key_of_a_job_stays_for_ever(
     assert all(left_ms > 0 for left_ms in lives.values()), lives
 
 
-async def test_a_call_that_finds_no_redis_waits_and_tries_again_until_its_patience_ends() -> (
-    None
-):
+async def test_a_call_that_finds_no_redis_waits_and_tries_again_until_its_patience_ends(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     clock = FakeClock()
     tried_at: list[float] = []
 
@@ -389,3 +389,29 @@ async def test_a_call_that_finds_no_redis_waits_and_tries_again_until_its_patien
 
     assert 10 <= len(tried_at) <= 12
     assert "no answer from Redis at redis://a after 1." in waiting.result()
+    assert "waiting up to" not in caplog.text
+
+
+async def test_who_joins_says_once_that_it_waits_for_redis(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = FakeClock()
+    began = clock.monotonic()
+    said_at: list[float] = []
+
+    async def call() -> None:
+        if caplog.messages and not said_at:
+            said_at.append(clock.monotonic() - began)
+        raise NoRedisError(url="redis://a", waited_s=0.0, reason="refused", remedy="start it")
+
+    async with asyncio.TaskGroup() as group:
+
+        async def ended() -> None:
+            with pytest.raises(NoRedisError):
+                await outlast(call, clock=clock, patience_s=120.0, tells=True)
+
+        group.create_task(ended())
+        await clock.advance(130.0)
+
+    assert caplog.messages == ["waiting up to 120 s for the registry (Redis) at redis://a"]
+    assert 3.0 <= said_at[0] <= 3.5
