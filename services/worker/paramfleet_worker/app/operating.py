@@ -98,6 +98,10 @@ class Operator:
     token: str = ""
     """Identifies the caller; empty sends none."""
 
+    is_own: bool = False
+    """Whether the token is one that a launch of this user made: no process of another user of
+    this machine is shown it."""
+
     tls: ssl.SSLContext | None = None
     """Which authorities are trusted, for https; None trusts this machine's authorities."""
 
@@ -133,6 +137,7 @@ class Operator:
             headers=headers,
             tls=self.tls,
             timeout_s=self.timeout_s,
+            only_own=self.is_own,
             max_bytes=MAX_ANSWER_BYTES,
         )
         try:

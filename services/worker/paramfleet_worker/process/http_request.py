@@ -14,6 +14,8 @@ from urllib.parse import SplitResult, urlsplit
 
 from typing_extensions import override
 
+from paramfleet_worker.process.probes.peers import is_own
+
 __all__ = ["HttpAnswer", "HttpRequest", "NoAddressError", "TooLongError", "send"]
 
 _MAX_REFUSAL_BYTES = 1 << 16
@@ -53,6 +55,9 @@ class HttpRequest:
     timeout_s: float
     """Seconds until the answer must be whole."""
 
+    only_own: bool = False
+    """Whether nothing is sent to another user's process of this machine."""
+
     max_bytes: int
     """Bytes of the longest answer that is read."""
 
@@ -75,7 +80,7 @@ def send(request: HttpRequest, monotonic: Callable[[], float]) -> HttpAnswer:
     parts = _parts_of(request.url)
     timed = _TimedSocket(request.timeout_s, monotonic)
     try:
-        timed.connect(parts, request.tls)
+        timed.connect(parts, request)
         path = f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}"
         connection = HTTPConnection(str(parts.hostname))
         connection.sock = timed
@@ -148,17 +153,24 @@ class _TimedSocket:
         self._deadline = monotonic() + timeout_s
         self._end: socket.socket | None = None
 
-    def connect(self, parts: SplitResult, tls: ssl.SSLContext | None) -> None:
+    def connect(self, parts: SplitResult, request: HttpRequest) -> None:
         """Connect, by TLS for https.
 
         Raises:
             OSError: if that fails, or time is over.
+            PermissionError: if another user's process is there, and must not be.
         """
         port = parts.port or (443 if parts.scheme == "https" else 80)
         self._end = socket.create_connection((parts.hostname, port), timeout=self.left())
         self._end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if request.only_own and not is_own(self._end):
+            anothers = (
+                "a process of another user of this machine has this port, and is not shown "
+                "the token: the coordinator has ended"
+            )
+            raise PermissionError(anothers)
         if parts.scheme == "https":
-            context = tls or ssl.create_default_context()
+            context = request.tls or ssl.create_default_context()
             self._end.settimeout(self.left())
             self._end = context.wrap_socket(self._end, server_hostname=parts.hostname)
 

@@ -3,12 +3,17 @@
 import contextlib
 import itertools
 import json
+import os
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
+from paramfleet_shared.system.processes.keeping import tied
 from paramfleet_worker.app.commands.operating import COMMANDS, SHOW_TABLES
 from paramfleet_worker.app.operating import (
     MAX_ANSWER_BYTES,
@@ -196,6 +201,45 @@ def test_a_command_says_that_an_answer_of_another_shape_is_no_coordinators(
     said = capsys.readouterr().err
     assert (ended.value.code, said.count("\n")) == (1, 1)
     assert "isn't a coordinator's" in said
+
+
+TAKEN_BY_ANOTHER = """
+import os, socket
+os.setuid(65534)
+with socket.create_server(("127.0.0.1", 0)) as server:
+    print(server.getsockname()[1], flush=True)
+    taken, _ = server.accept()
+    print(taken.recv(4096), flush=True)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="no /proc of Linux")
+def test_another_user_at_the_port_of_an_own_coordinator_is_not_shown_the_token() -> None:
+    command = tied([sys.executable, "-c", TAKEN_BY_ANOTHER])
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        url = f"http://127.0.0.1:{process.stdout.readline().strip()}"
+
+        with pytest.raises(AdminUnreachableError, match="another user"):
+            Operator(url=url, token="it", is_own=True, timeout_s=TIMEOUT_S).get("status")
+
+        assert process.stdout.read() == "b''\n"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
+def test_an_own_coordinator_is_shown_the_token(host: str) -> None:
+    family = socket.AF_INET6 if host == "::1" else socket.AF_INET
+    with socket.create_server((host, 0), family=family) as listener:
+        shown = f"[{host}]" if family == socket.AF_INET6 else host
+        url = f"http://{shown}:{listener.getsockname()[1]}"
+        with ThreadPoolExecutor(1) as thread:
+            server = Server(listener, thread)
+            server.answer([OK + b"{}"])
+
+            operator = Operator(url=url, token="it", is_own=True, timeout_s=TIMEOUT_S)
+            assert operator.get("status") == {}
+    assert b"Authorization: Bearer it" in server.requests[0]
 
 
 def test_an_error_of_the_terminal_is_no_answers() -> None:

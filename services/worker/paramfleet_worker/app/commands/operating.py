@@ -357,8 +357,9 @@ def _operator_of(options: dict[str, Any]) -> Operator:
     if not found.url and not found.names_registry:
         raise NoJobError(job=options["job"] or "", running=running_jobs(found.settings))
     url = find_url(found, scheme="http" if context is None else "https")
-    token = read_token(options["token"], options["token_file"]) or found.token
-    return Operator(url=url, token=token, tls=context)
+    given = read_token(options["token"], options["token_file"])
+    is_own = found.folder is not None and not given
+    return Operator(url=url, token=given or found.token, is_own=is_own, tls=context)
 
 
 def _find(options: dict[str, Any]) -> Found:

@@ -86,7 +86,7 @@ def _of_running(found: Found, look: Look) -> SecurityFacts:
     try:
         context = context_of(settings)
         url = find_url(found, scheme="http" if context is None else "https")
-        operator = Operator(url=url, token=found.token, tls=context)
+        operator = Operator(url=url, token=found.token, is_own=folder is not None, tls=context)
         with reading(url):
             said = {name: fact["value"] for name, fact in operator.page("config").items()}
             listeners = _listeners_of(url, operator.page("status")["members"])

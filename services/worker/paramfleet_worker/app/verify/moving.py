@@ -90,7 +90,10 @@ class Mover:
             given = {"job": self._job, "redis": None}
             found = find_job(given, self._environment, url="")
             url = find_url(found, scheme="http")
-            return what(Operator(url=url, token=found.token, timeout_s=_ASK_WITHIN_S))
+            is_own = found.folder is not None
+            return what(
+                Operator(url=url, token=found.token, is_own=is_own, timeout_s=_ASK_WITHIN_S)
+            )
 
         try:
             return await asyncio.to_thread(ask)

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import ipaddress
 import os
 import stat
 from collections.abc import Awaitable, Callable
@@ -28,6 +27,7 @@ from paramfleet_worker.core.doctor.security import (
 from paramfleet_worker.core.topology import Host
 from paramfleet_worker.process.addresses import hosts_of_this_machine
 from paramfleet_worker.process.probes.network import addresses_of, are_loopback
+from paramfleet_worker.process.probes.peers import plain_address
 
 __all__ = ["look_at_listener", "look_at_path", "look_at_place", "look_at_redis"]
 
@@ -142,14 +142,5 @@ def _bound_to(port: int) -> tuple[str, ...]:
                 fields = line.split()
                 address, _, number = fields[1].rpartition(":")
                 if fields[3] == _LISTENING and int(number, 16) == port:
-                    found.append(_plain(address))
+                    found.append(plain_address(address))
     return tuple(dict.fromkeys(found))
-
-
-def _plain(text: str) -> str:
-    """Return an address as people write it; the kernel writes words of 32 bits backwards."""
-    raw = bytes.fromhex(text)
-    words = [raw[at : at + 4][::-1] for at in range(0, len(raw), 4)]
-    address = ipaddress.ip_address(b"".join(words))
-    mapped = getattr(address, "ipv4_mapped", None)
-    return str(mapped or address)

@@ -69,7 +69,9 @@ async def show_page(
         write_private(prepared.folder.admin_url_file, url.encode())
         token = token_in(prepared.folder)
         asking = token or _token_of_secret(prepared)
-        operator = Operator(url=url, token=asking, tls=context, timeout_s=_TIMEOUT_S)
+        operator = Operator(
+            url=url, token=asking, is_own=True, tls=context, timeout_s=_TIMEOUT_S
+        )
         if is_late():
             return operator
         if prepared.opens_page:
