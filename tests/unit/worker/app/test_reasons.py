@@ -43,6 +43,8 @@ EXIT = Ending(kind="exit", text="no data", code=1, frames=(("/a.py", 7, "f", "g(
         ("was killed by SIGKILL", ERROR, Cause()),
         ("exited with code 1", EXIT, Cause("no data", "/a.py:7, in f", "g()")),
         ("exited with code 3", EXIT, Cause()),
+        ("(its script ended)", EXIT, Cause("no data", "/a.py:7, in f", "g()")),
+        ("(its script ended)", Ending(), Cause()),
     ],
 )
 def test_the_output_is_believed_only_of_who_writes_nothing_down(

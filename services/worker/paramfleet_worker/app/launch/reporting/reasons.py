@@ -96,5 +96,6 @@ def found_of(how: str, ending: Ending | None, tail: Callable[[int], Sequence[str
             return Cause()
         return find_cause(tail(TRACEBACK_LINES), library_test())
     is_error = ending.kind == "error" and not how.startswith("was killed")
-    is_exit = ending.kind == "exit" and how == describe_exit(ending.code)
+    is_unseen = how.startswith("(")  # only the registry knows as yet that it ends
+    is_exit = ending.kind == "exit" and (is_unseen or how == describe_exit(ending.code))
     return ending.cause(library_test()) if is_error or is_exit else Cause()
