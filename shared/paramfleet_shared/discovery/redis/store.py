@@ -125,9 +125,22 @@ def derived_password(settings: JobSettings) -> str:
     return JobSecret(settings.secret, settings.job).redis_password
 
 
-def advice_for(url: str) -> str:
-    """Return what to do where Redis doesn't answer at an address."""
+def advice_for(url: str, *, is_silent: bool = False) -> str:
+    """Return what to do where Redis doesn't answer at an address.
+
+    Args:
+        url: The address.
+        is_silent: Whether a call got no answer in time, and no refusal: on this machine,
+            something listens there.
+    """
     parts = urlsplit(url)
+    if is_silent and (parts.scheme == "unix" or parts.hostname in _HERE):
+        socket = f"socket {unquote(parts.path)}"
+        where = socket if parts.scheme == "unix" else f"port {parts.port or _USUAL_PORT}"
+        return (
+            f"a process has the {where}, and is stopped, busy, or no Redis: look at it with "
+            f"`ps`, continue it (`kill -CONT`) or start the job again, {_ELSEWHERE}"
+        )
     if parts.scheme == "unix":
         return (
             f"nothing listens at the socket {unquote(parts.path)}: the job that it belonged to "
@@ -257,9 +270,10 @@ class RedisStore:
         is_script: bool = False,
     ) -> T:
         started = self._clock.monotonic()
-        reason = "timed out"
+        limit_s = timeout_s or self._timeout_s
+        reason, is_silent = f"no answer within {limit_s:g} s", False
         try:
-            async with asyncio.timeout(timeout_s or self._timeout_s):
+            async with asyncio.timeout(limit_s):
                 apart = hurting.broken("registry", started)
                 if apart is not None and apart.apart_s:
                     await self._clock.sleep(apart.apart_s)  # time is over, or there is an end
@@ -270,6 +284,7 @@ class RedisStore:
                         raise
                     return await call()
         except (RedisError, OSError, ssl.SSLError, TimeoutError) as error:
+            is_silent = isinstance(error, TimeoutError) and not str(error)
             reason = str(error) or reason
             cause = error
             refusal = refusal_of(error)
@@ -278,8 +293,9 @@ class RedisStore:
             elif refusal is not None:
                 raise RedisRefusedError(url=self.url, reason=str(refusal)) from error
         waited_s = self._clock.monotonic() - started
+        remedy = advice_for(self._url, is_silent=is_silent)
         raise NoRedisError(
-            url=self.url, waited_s=waited_s, reason=reason, remedy=advice_for(self._url)
+            url=self.url, waited_s=waited_s, reason=reason, remedy=remedy
         ) from cause
 
     def _client(self) -> Redis:

@@ -1,13 +1,17 @@
 """The configuration of a Redis that we start."""
 
+import asyncio
+import socket
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from paramfleet_shared.discovery.errors import NoRedisError
 from paramfleet_shared.discovery.redis.access_list import access_list, job_rights
 from paramfleet_shared.discovery.redis.config import ServedRedis, User
-from paramfleet_shared.discovery.redis.store import advice_for
+from paramfleet_shared.discovery.redis.store import RedisStore, advice_for
+from paramfleet_shared.system.clock import SystemClock
 
 JOB = User(name="default", password="s3cret", rights=job_rights("flights"))
 SERVED = ServedRedis(users=(JOB,), directory=Path('/tmp/a "b"\n é'), bind="::1", port=6380)
@@ -98,3 +102,43 @@ def test_advice_fits_the_address_that_was_given(url: str, words: str) -> None:
     assert words in said
     assert said.endswith("set PARAMFLEET_REDIS to the address of one that runs")
     assert ("let `paramfleet launch` start one" in said) == ("on this machine (" in said)
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        (
+            "redis://127.0.0.1/0",
+            "a process has the port 6379, and is stopped, busy",
+        ),
+        ("redis://far.example:6380/1", "Redis runs on far.example, and that its port 6380 can"),
+        ("unix:///run/a%20b/redis.sock?db=0", "a process has the socket /run/a b/redis.sock"),
+    ],
+)
+def test_advice_about_a_redis_that_is_silent_does_not_say_that_nothing_listens(
+    url: str, words: str
+) -> None:
+    said = advice_for(url, is_silent=True)
+
+    assert words in said
+    assert "nothing listens" not in said
+    assert said.endswith("set PARAMFLEET_REDIS to the address of one that runs")
+
+
+def test_a_redis_that_listens_and_never_answers_is_said_to_be_silent(tmp_path: Path) -> None:
+    path = tmp_path / "redis.sock"
+
+    async def ask() -> None:
+        store = RedisStore(f"unix://{path}?db=0", clock=SystemClock(), timeout_s=0.25)
+        try:
+            await store.command("PING")
+        finally:
+            await store.close()
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        with pytest.raises(NoRedisError, match=r"no answer within 0\.25 s.*a process has the"):
+            asyncio.run(ask())
+    with pytest.raises(NoRedisError, match="nothing listens at the socket"):
+        asyncio.run(ask())
