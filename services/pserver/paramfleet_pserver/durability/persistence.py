@@ -19,6 +19,7 @@ from paramfleet_pserver.durability.saving import save_snapshot
 from paramfleet_pserver.durability.snapshot_files import SnapshotFile, write_snapshot
 from paramfleet_pserver.tables.owners import Owners
 from paramfleet_pserver.tables.table_store import TableStore
+from paramfleet_shared.errors.logs import DataFolderError
 from paramfleet_shared.system.clock import Clock
 
 __all__ = ["Persistence"]
@@ -116,13 +117,17 @@ class Persistence:
 
         Raises:
             LogInUseError: if another process has the folder.
-            OSError: if the system refuses.
+            DataFolderError: if the system refuses, as on a full disk.
         """
         messages = snapshot_of(machine)
-        snapshot = await asyncio.to_thread(
-            write_snapshot, self._live, 0, messages, job=self._job
-        )
-        log = open_log(self._live / LOG_FOLDER, job=self._job)
+        try:
+            snapshot = await asyncio.to_thread(
+                write_snapshot, self._live, 0, messages, job=self._job
+            )
+            log = open_log(self._live / LOG_FOLDER, job=self._job)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise DataFolderError(path=str(self.folder), reason=reason) from error
         disk = DiskLog(self._continue(log), snapshot=snapshot)
         return self._journal(machine, disk, copies())
 

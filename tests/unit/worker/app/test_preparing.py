@@ -1,5 +1,6 @@
 """What a launcher has before it starts anything."""
 
+import subprocess
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -9,11 +10,13 @@ import pytest
 from paramfleet_shared.errors.logs import DataFolderError
 from paramfleet_shared.net.tokens import SeveralTokens, Tokens, new_token
 from paramfleet_shared.settings.config import Resolved, resolve
+from paramfleet_shared.system.processes.keeping import tied
 from paramfleet_worker.app.launch.planning import plan_launch
 from paramfleet_worker.app.launch.preparing import (
     OF_THE_JOB,
     ColdFolderError,
     LogDirError,
+    RuntimeDirFullError,
     prepared_launch,
 )
 from paramfleet_worker.config import LaunchSettings
@@ -176,3 +179,37 @@ def test_a_budget_without_a_folder_is_refused_before_anything_starts(
     assert caught.value.variable == "PARAMFLEET_PSERVER__MEMORY_BUDGET_BYTES"
     with prepared_launch(given, plan, {**budget, "PARAMFLEET_PSERVER__COLD_DIR": "cold"}):
         pass
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """Return a folder on a file system without room."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        tied(["mount", "-t", "tmpfs", "-o", "size=64k,mode=0700", "none", str(folder)]),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"this system mounts no small file system: {mounted.stderr.strip()}")
+    try:
+        (folder / "filler").write_bytes(bytes(64 << 10))
+        yield folder
+    finally:
+        subprocess.run(tied(["umount", "-l", str(folder)]), check=True)
+
+
+def test_a_full_disk_of_the_jobs_folder_is_named_with_what_to_do(
+    tmp_path: Path, reservations: PortReservations, full_disk: Path
+) -> None:
+    given = resolved(tmp_path, "one", runtime_dir=str(full_disk))
+    plan = plan_launch(given.value, script=("x.py",), pod_ip="", reservations=reservations)
+
+    with (
+        pytest.raises(RuntimeDirFullError, match=f"{full_disk}.*No space left.*--runtime_dir"),
+        prepared_launch(given, plan, {}),
+    ):
+        pass
+    assert [each.name for each in full_disk.iterdir() if each.name == "one"] == []

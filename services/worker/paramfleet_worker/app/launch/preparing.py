@@ -1,5 +1,6 @@
 """What a launcher has before it starts anything: the job's folder, its secret, its warnings."""
 
+import errno
 import fcntl
 import os
 import shutil
@@ -30,6 +31,7 @@ __all__ = [
     "LogDirError",
     "OpenRedisError",
     "PreparedLaunch",
+    "RuntimeDirFullError",
     "prepared_launch",
 ]
 
@@ -55,6 +57,18 @@ class LogDirError(ContractError):
     sentence = "the log folder {path} can't be used: {reason}; choose another with --log_dir"
 
 
+class RuntimeDirFullError(ContractError):
+    """The folder in which running jobs have theirs is on a disk without room."""
+
+    code = "contract.runtime_dir_full"
+    path: str
+    reason: str
+    sentence = (
+        "the folder of running jobs, {path}, can't be written to: {reason}; make room on that "
+        "disk, or choose a folder on another with --runtime_dir"
+    )
+
+
 class ColdFolderError(ContractError):
     """Pservers have a memory budget, and no folder for the rows beyond it."""
 
@@ -76,6 +90,8 @@ OF_THE_JOB = frozenset({
     "rerun_script", "server_num", "servers", "worker_num",
 })  # fmt: skip
 """Options that change the job, and that few scripts have for something else."""
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 _COLD_FOLDERS = ("PARAMFLEET_PSERVER__COLD_DIR", "PARAMFLEET_PSERVER__DATA_DIR")
 
@@ -127,6 +143,7 @@ def prepared_launch(
         DataFolderError: if pservers couldn't write to the data folder.
         ColdFolderError: if they have a memory budget, and no folder for the rows beyond it.
         LogDirError: if nobody could write to that of the logs.
+        RuntimeDirFullError: if the disk of the job's folder has no room.
         OSError: if another file can't be written.
     """
     settings = resolved.value
@@ -137,20 +154,21 @@ def prepared_launch(
     if settings.several_machines:
         secret_of(settings.job_settings(plan.facts.redis))
     with ExitStack() as stack:
-        folder = JobFolder.claim(runtime_dir(settings.runtime_dir), plan.folder_name)
-        stack.callback(folder.close)
-        folder.endings.mkdir(mode=0o700)
+        root = runtime_dir(settings.runtime_dir)
+        folder = _claimed(root, plan.folder_name, stack)
         if not plan.facts.redis:
             plan = _on_socket(plan, _socket_of(folder, stack))
         job = settings.job_settings(plan.facts.redis)
         if _needs_secret(settings, plan):
             job = replace(job, secret=new_secret())
-            write_private(folder.secret_file, job.secret.encode() + b"\n")
+            with _named(root):
+                write_private(folder.secret_file, job.secret.encode() + b"\n")
             own["PARAMFLEET_SECRET_FILE"] = str(folder.secret_file)
         if settings.on == "ray":
             own |= _as_text(job)
         elif plan.alone:
-            prepare_admin_token(folder)
+            with _named(root):
+                prepare_admin_token(folder)
             own |= admin_environment(folder, job)
         secret_of(job)
         given = resolved.lines(given=True)
@@ -169,10 +187,41 @@ def prepared_launch(
             opens_page=settings.open,
         )
         _require_closed(prepared)
-        _write_facts(prepared)
+        with _named(root):
+            _write_facts(prepared)
         if plan.alone:  # else another machine's launcher may write there now
             set_aside(Path(plan.facts.log_dir))
         yield prepared
+
+
+def _claimed(root: Path, job: str, stack: ExitStack) -> JobFolder:
+    """Return the job's folder, held until the stack ends.
+
+    Raises:
+        FleetError: as ``prepared_launch``.
+    """
+    with _named(root):
+        folder = JobFolder.claim(root, job)
+        stack.callback(folder.close)
+        folder.endings.mkdir(mode=0o700)
+    return folder
+
+
+@contextmanager
+def _named(root: Path) -> Iterator[None]:
+    """Have a disk without room name the folder that is on it.
+
+    Raises:
+        RuntimeDirFullError: if there is none.
+        OSError: if something else is refused.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        reason = error.strerror or str(error)
+        raise RuntimeDirFullError(path=str(root), reason=reason) from error
 
 
 def _of_the_script(script: Sequence[str]) -> Iterator[str]:

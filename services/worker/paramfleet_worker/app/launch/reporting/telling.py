@@ -17,6 +17,7 @@ from paramfleet_worker.app.launch.reporting.reasons import HasOutput, how_of, re
 from paramfleet_worker.app.launch.reporting.verdict import Verdict, short_path
 from paramfleet_worker.core.doctor.machine import FEW_FILES
 from paramfleet_worker.core.events import Dismiss, Excuse, Report
+from paramfleet_worker.core.showing.disks import DiskFaults
 from paramfleet_worker.core.showing.reports import Course
 from paramfleet_worker.process.console import Console
 from paramfleet_worker.process.log_file import LogFile
@@ -33,6 +34,9 @@ LAST_OUTPUT_WITHIN_S = 0.3
 _NO_STATUS = (FleetError, OSError, ArithmeticError, KeyError, TypeError, ValueError)
 """What may come of a coordinator that is restarting, or whose answer isn't one. No such thing
 ends a job."""
+
+_DATA_DIR = "PARAMFLEET_PSERVER__DATA_DIR"
+"""Variable of the setting of that name."""
 
 LOOK_EVERY_S = 0.5
 """Seconds between two looks at how far the job is."""
@@ -56,6 +60,8 @@ class Telling:
         self._console = console
         self._clock = clock
         self._course = Course(clock.monotonic())
+        folder = self._plan.data_dir or prepared.environment.get(_DATA_DIR, "")
+        self._disks = DiskFaults(str(folder))
         self._asked: tuple[Operator, HasOutput] | None = None
         """Who asks which process how the job is; the token is shown to no other."""
 
@@ -210,6 +216,8 @@ class Telling:
         self._console.tell(f"{ended} {course}; {logs}")
 
     def _show(self, status: Mapping[str, Any]) -> None:
+        for line in self._disks.see(status, self._clock.monotonic()):
+            self._console.say(line)
         told = self._course.see(status, self._clock.monotonic())
         if told is None:
             return
