@@ -185,6 +185,7 @@ class Job:
         """
         with self.departure.at_rest():
             payloads = self._gather(name, self.agreement.payload(), FINISH_TIMEOUT_S)
+        self.communicator.session.finished_with = len(payloads)
         for problem in self.agreement.take(payloads, spares=True):  # the training is done
             log.warning("worker.buffers_differ", extra={"reason": str(problem)})
 

@@ -84,6 +84,8 @@ class JobSession:
         self.member: Member = admission.member
         self.elastic: bool = admission.sizes.elastic
         self.returning: bool = admission.sizes.returning
+        self.finished_with = 0
+        """How many workers finished the training together, this one included; 0 before."""
         self.late: bool = admission.late
         self.worker_num: int = admission.known_workers
         self.server_num: int = admission.sizes.server_num

@@ -64,6 +64,20 @@ def test_workers_with_different_models_are_told_which_table_differs(
     assert "every worker must declare the same model" in said
 
 
+@pytest.mark.parametrize("options", [[], ["--finished"]])
+def test_a_metric_of_one_worker_alone_is_refused_and_names_where_the_others_are(
+    jobs: Any, options: list[str]
+) -> None:
+    ended = jobs.start("merge_in_one.py", *options).end()
+
+    assert ended.codes["worker0"], ended.story()
+    told = next(
+        line for line in ended.logs["worker0"].splitlines() if "OtherCallError: " in line
+    )
+    assert "worker 0 waits in Auc.merged (merge_in_one.py:" in told
+    assert "fleet.stop_worker" in told
+
+
 def test_workers_with_different_strategies_are_told_so(jobs: Any) -> None:
     running = jobs.new()
     running.start_coordinator()

@@ -26,6 +26,7 @@ from paramfleet.training.modes.gpubox.mode import GpuBoxMode
 from paramfleet.training.modes.sync import SyncMode
 from paramfleet.training.optimizer import DistributedOptimizer
 from paramfleet.transport.communicator import Communicator
+from paramfleet_shared.discovery.errors import OtherCallError
 from paramfleet_shared.errors import ENDED_EARLY, FleetError
 from paramfleet_shared.errors.served import ElasticModeError
 from paramfleet_shared.telemetry.logs_and_metrics import note
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
 __all__ = ["PserverBackend"]
 
 log = logging.getLogger(__name__)
+
+
+_NUMBERS = frozenset({"fleet.all_gather", "fleet.all_reduce"})
+"""What scripts get numbers of all workers by."""
 
 
 class PserverBackend(Backend):
@@ -96,8 +101,28 @@ class PserverBackend(Backend):
     def gather(self, name: str, payload: bytes) -> list[bytes]:
         with self.own.times.during("barrier"):
             self._settle()
-            return self._communicator.wait(
+            payloads = self._communicator.wait(
                 self._session.gather(name, payload, at=waits_in(name))
+            )
+        self._require_all(name, len(payloads))
+        return payloads
+
+    def _require_all(self, name: str, num_came: int) -> None:
+        """Pass unless a worker left after all had finished, and lacks in a number of all.
+
+        Raises:
+            OtherCallError: if one did.
+        """
+        session = self._session
+        if session.elastic or name not in _NUMBERS:
+            return
+        num_left = session.finished_with - num_came - len(session.lost)
+        if num_left > 0:
+            raise OtherCallError(
+                rank=session.member.index,
+                at=waits_in(name) or name,
+                elsewhere=f"{num_left} of the {session.finished_with} workers that finished "
+                "the training with it left the job before, by fleet.stop_worker",
             )
 
     def _settle(self) -> None:
