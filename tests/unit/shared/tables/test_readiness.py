@@ -393,6 +393,18 @@ def test_without_a_place_of_its_own_a_home_of_another_user_keeps_no_kernels(
     assert len(kernel_folders()) == 1, "only the folder beside the sources"
 
 
+def test_no_folder_is_made_in_the_home_where_kernels_are_kept_beside_their_sources(
+    tmp_path: Path,
+) -> None:
+    environment = {**read_environment(), "HOME": str(tmp_path)}
+    environment.pop("NUMBA_CACHE_DIR", None)
+    program = "import paramfleet_shared.tables.kernels.basics.compiled"
+
+    subprocess.run(tied([sys.executable, "-c", program]), env=environment, check=True)
+
+    assert not (tmp_path / ".cache" / "paramfleet").exists()
+
+
 @pytest.mark.usefixtures("cache")
 def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
     (folder,) = kernel_folders()

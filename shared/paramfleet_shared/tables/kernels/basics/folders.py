@@ -69,16 +69,18 @@ def cache_folders(given: str) -> tuple[Path, ...]:
 
 
 def made_folders(given: str) -> tuple[Path, ...]:
-    """Return ``cache_folders``, each of them made where this user can make it.
+    """Return ``cache_folders``; the first one that this user can write to is made.
 
-    They are looked at again once they are there: else somebody could make one first, in a
-    folder such as ``/tmp`` where all may make some.
+    They are looked at again once it is there: else somebody could make it first, in a folder
+    such as ``/tmp`` where all may make some.
 
     Raises:
         UnsafeKernelsError: if others may write to the one that is given.
     """
     for folder in cache_folders(given):
         _make_closed(folder)
+        if os.access(folder, os.W_OK):
+            break
     return cache_folders(given)
 
 
