@@ -55,8 +55,8 @@ from paramfleet_worker.app.shell.completion import completion, files
 from paramfleet_worker.app.shell.delegates import LazyGroup
 from paramfleet_worker.config import LaunchSettings
 from paramfleet_worker.core.showing.lines import amount_of
-from paramfleet_worker.process.console import Console
 from paramfleet_worker.process.ports import PortReservations
+from paramfleet_worker.process.terminal.console import Console
 
 __all__ = ["main"]
 

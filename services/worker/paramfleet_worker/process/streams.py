@@ -12,8 +12,8 @@ from pathlib import Path
 
 from paramfleet_shared.system.clock import SystemClock
 from paramfleet_worker.core.events import ProcessName
-from paramfleet_worker.process.console import Console, LineSplitter
 from paramfleet_worker.process.log_file import LogFile
+from paramfleet_worker.process.terminal.console import Console, LineSplitter
 
 __all__ = ["Streams"]
 

@@ -39,8 +39,8 @@ from paramfleet_worker.core.events import ProcessName, describe_exit
 from paramfleet_worker.core.topology import Host
 from paramfleet_worker.process.addresses import hosts_of_this_machine
 from paramfleet_worker.process.children.ending import read_ending
-from paramfleet_worker.process.console import Console
 from paramfleet_worker.process.streams import Streams
+from paramfleet_worker.process.terminal.console import Console
 
 __all__ = ["MachinesMissingError", "launch_collective"]
 

@@ -57,8 +57,8 @@ from paramfleet_worker.core.supervisor import Supervisor
 from paramfleet_worker.core.topology import parse_redis
 from paramfleet_worker.process.children.child import Child
 from paramfleet_worker.process.children.standby import Standby
-from paramfleet_worker.process.console import Console
 from paramfleet_worker.process.probes.speaking import require_redis
+from paramfleet_worker.process.terminal.console import Console
 from paramfleet_worker.storage import JobRecords
 
 if TYPE_CHECKING:

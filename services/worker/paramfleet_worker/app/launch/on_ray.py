@@ -30,7 +30,7 @@ from paramfleet_worker.core.topology import Endpoint, Host, Topology, parse_redi
 from paramfleet_worker.process.addresses import hosts_of_this_machine
 from paramfleet_worker.process.children.ray_child import RayChild
 from paramfleet_worker.process.children.ray_hand import Hand
-from paramfleet_worker.process.console import Console
+from paramfleet_worker.process.terminal.console import Console
 
 __all__ = ["RayCapacityError", "RayMissingError", "RayRedisError", "launch_on_ray"]
 

@@ -15,9 +15,9 @@ from paramfleet_worker.core.showing.lines import level_of
 from paramfleet_worker.process.children.ending import Ending, read_ending
 from paramfleet_worker.process.children.standby import Standby
 from paramfleet_worker.process.children.starting import start_with_pipes
-from paramfleet_worker.process.console import LineSplitter
 from paramfleet_worker.process.log_file import LogFile
 from paramfleet_worker.process.prepared.sharing import SharedImports
+from paramfleet_worker.process.terminal.console import LineSplitter
 
 __all__ = ["Child", "Listener"]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from paramfleet_worker.core.events import ProcessName
-from paramfleet_worker.process.console import Console
 from paramfleet_worker.process.log_file import LogFile
+from paramfleet_worker.process.terminal.console import Console
 
 __all__ = ["RayChild"]
 

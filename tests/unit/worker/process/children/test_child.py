@@ -15,9 +15,9 @@ from paramfleet_shared.system.processes.keeping import Keeper
 from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_worker.core.events import ProcessName
 from paramfleet_worker.process.children.child import READ_BYTES, Child
-from paramfleet_worker.process.console import Console
 from paramfleet_worker.process.streams import Streams
 from paramfleet_worker.process.terminal import outlets
+from paramfleet_worker.process.terminal.console import Console
 
 ENOUGH = 1 << 20
 """Bytes that wait before a process is to wait, too."""

@@ -14,7 +14,7 @@ import pytest
 
 from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_worker.core.events import ProcessName
-from paramfleet_worker.process.console import LAST_WITHIN_S, Console
+from paramfleet_worker.process.terminal.console import LAST_WITHIN_S, Console
 from paramfleet_worker.process.terminal.outlets import MOST_LINES_BYTES
 
 BOB = ProcessName("worker", 1)
@@ -203,7 +203,7 @@ def test_a_file_is_written_at_once(tmp_path: Path) -> None:
         Console(io.BytesIO(), err, {}).say("now")
 
         assert (tmp_path / "err").read_bytes() == b"[launcher] now\n"
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads
 
 
 def test_a_stopped_terminal_shows_the_progress_of_now_when_it_goes_on() -> None:

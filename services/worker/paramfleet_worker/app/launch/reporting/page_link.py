@@ -11,7 +11,7 @@ from paramfleet_shared.net.secret import JobSecret
 from paramfleet_worker.app.launch.preparing import PreparedLaunch
 from paramfleet_worker.app.operating import Operator, context_of, reading
 from paramfleet_worker.process.admin_token import token_in
-from paramfleet_worker.process.console import Console
+from paramfleet_worker.process.terminal.console import Console
 from paramfleet_worker.storage import JobRecords
 
 __all__ = ["HasPid", "show_page"]

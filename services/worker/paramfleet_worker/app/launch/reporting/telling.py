@@ -19,8 +19,8 @@ from paramfleet_worker.core.doctor.machine import FEW_FILES
 from paramfleet_worker.core.events import Dismiss, Excuse, Report
 from paramfleet_worker.core.showing.disks import DiskFaults
 from paramfleet_worker.core.showing.reports import Course
-from paramfleet_worker.process.console import Console
 from paramfleet_worker.process.log_file import LogFile
+from paramfleet_worker.process.terminal.console import Console
 from paramfleet_worker.storage import JobRecords
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pathlib import Path
 from paramfleet_worker.app.launch.reporting.reasons import UNCAUGHT
 from paramfleet_worker.core.causes import Cause, as_reason
 from paramfleet_worker.core.events import describe_exit
-from paramfleet_worker.process.console import Console
+from paramfleet_worker.process.terminal.console import Console
 
 __all__ = ["Verdict", "short_path"]
 

@@ -20,8 +20,8 @@ from paramfleet_worker.core.showing.held import (
     MAX_HELD_LINES,
 )
 from paramfleet_worker.core.showing.lines import Amount
-from paramfleet_worker.process.console import MAX_LINE_BYTES, Console, LineSplitter
 from paramfleet_worker.process.log_file import LogFile
+from paramfleet_worker.process.terminal.console import MAX_LINE_BYTES, Console, LineSplitter
 
 BOB = ProcessName("worker", 1)
 
