@@ -223,13 +223,13 @@ class _Session:
         return True
 
     async def gather(
-        self, name: str, payload: bytes, *, timeout_s: float | None = None
+        self, name: str, payload: bytes, *, timeout_s: float | None = None, at: str = ""
     ) -> list[bytes]:
         """Return this worker's payload alone: ``wait`` has let the others come.
 
         No model here has buffers to agree on.
         """
-        del name, timeout_s
+        del name, timeout_s, at
         return [payload]
 
 
