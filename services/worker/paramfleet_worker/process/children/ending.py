@@ -2,13 +2,12 @@
 
 import contextlib
 import json
-import os
-import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from paramfleet_shared.files.regular_files import open_regular
 from paramfleet_worker.core.causes import Cause, as_reason
 
 __all__ = ["Ending", "read_ending"]
@@ -60,10 +59,9 @@ def read_ending(folder: Path, pid: int) -> Ending | None:
         None if it doesn't import paramfleet, or its file can't be read.
     """
     try:
-        data = _read(folder / str(pid))
-    except OSError:
-        return None
-    if data is None:
+        with open_regular(folder / str(pid)) as file:  # the process may put anything there
+            data = file.read(_MAX_BYTES)
+    except (OSError, ValueError):
         return None
     if not data:
         return Ending()
@@ -81,17 +79,3 @@ def read_ending(folder: Path, pid: int) -> Ending | None:
             frames=frames,
         )
     return None
-
-
-def _read(path: Path) -> bytes | None:
-    """Return a file's first bytes; None if it is none: the process may put anything there.
-
-    Raises:
-        OSError: if it can't be read.
-    """
-    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        is_file = stat.S_ISREG(os.fstat(file).st_mode)
-        return os.read(file, _MAX_BYTES) if is_file else None
-    finally:
-        os.close(file)

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from paramfleet_worker.core.doctor.facts import HostFacts, PortFacts
+from paramfleet_worker.process.probes.kernel_sockets import kernel_sockets
 
 __all__ = ["addresses_of", "are_loopback", "look_at_host", "look_at_port"]
-
-_LISTENING = "0A"
 
 
 def addresses_of(host: str) -> tuple[str, ...]:
@@ -59,13 +58,11 @@ def look_at_port(host: str, port: int) -> PortFacts:
 
 def _listener_on(port: int) -> str:
     """Return which process listens on a port; empty if that is unknown."""
-    inodes = set()
-    for table in ("tcp", "tcp6"):
-        with contextlib.suppress(OSError):
-            for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-                fields = line.split()
-                if fields[3] == _LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
-                    inodes.add(f"socket:[{fields[9]}]")
+    inodes = {
+        f"socket:[{each.inode}]"
+        for each in kernel_sockets()
+        if each.is_listening and each.local[1] == port
+    }
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             for descriptor in (process / "fd").iterdir():

@@ -1,30 +1,15 @@
 """Whose process is at the other end of a connection within this machine."""
 
-import contextlib
 import ipaddress
 import os
 import socket
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
-__all__ = ["is_own", "plain_address"]
+from paramfleet_worker.process.probes.kernel_sockets import kernel_sockets, unmapped
 
-_LISTENING = "0A"
+__all__ = ["is_own"]
 
 _NOBODYS = "0"
 """Inode of a connection that no process has accepted yet; its user isn't known then."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Row:
-    """A socket, as the kernel writes it."""
-
-    local: tuple[str, int]
-    remote: tuple[str, int]
-    state: str
-    user: int
-    inode: str
 
 
 def is_own(end: socket.socket) -> bool:
@@ -42,7 +27,7 @@ def is_own(end: socket.socket) -> bool:
     here, there = (_place(each) for each in (end.getsockname(), end.getpeername()))
     if not ipaddress.ip_address(there[0]).is_loopback:
         return True
-    rows = tuple(_rows())
+    rows = tuple(kernel_sockets())
     if not any((row.local, row.remote) == (here, there) for row in rows):
         return True  # this kernel doesn't show sockets
     user = os.geteuid()
@@ -52,44 +37,13 @@ def is_own(end: socket.socket) -> bool:
     listeners = [
         row.user
         for row in rows
-        if row.state == _LISTENING
+        if row.is_listening
         and row.local[1] == there[1]
         and (row.local[0] == there[0] or ipaddress.ip_address(row.local[0]).is_unspecified)
     ]
     return bool(listeners) and set(listeners) == {user}
 
 
-def plain_address(text: str) -> str:
-    """Return an address as people write it; the kernel writes words of 32 bits backwards."""
-    raw = bytes.fromhex(text)
-    words = [raw[at : at + 4][::-1] for at in range(0, len(raw), 4)]
-    return _unmapped(ipaddress.ip_address(b"".join(words)))
-
-
-def _rows() -> Iterator[_Row]:
-    for table in ("tcp", "tcp6"):
-        with contextlib.suppress(OSError):
-            for line in Path(f"/proc/net/{table}").read_text("ascii").splitlines()[1:]:
-                fields = line.split()
-                local, remote = (_of_kernel(each) for each in fields[1:3])
-                yield _Row(
-                    local=local,
-                    remote=remote,
-                    state=fields[3],
-                    user=int(fields[7]),
-                    inode=fields[9],
-                )
-
-
-def _of_kernel(text: str) -> tuple[str, int]:
-    address, _, port = text.rpartition(":")
-    return plain_address(address), int(port, 16)
-
-
 def _place(name: tuple[str, int]) -> tuple[str, int]:
     address = ipaddress.ip_address(name[0].partition("%")[0])
-    return _unmapped(address), name[1]
-
-
-def _unmapped(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
-    return str(getattr(address, "ipv4_mapped", None) or address)
+    return unmapped(address), name[1]

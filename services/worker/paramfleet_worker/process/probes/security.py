@@ -1,7 +1,6 @@
 """What of a job's files, addresses and registry others can reach; nothing is changed."""
 
 import asyncio
-import contextlib
 import os
 import stat
 from collections.abc import Awaitable, Callable
@@ -26,13 +25,12 @@ from paramfleet_worker.core.doctor.security import (
 )
 from paramfleet_worker.core.topology import Host
 from paramfleet_worker.process.addresses import hosts_of_this_machine
+from paramfleet_worker.process.probes.kernel_sockets import kernel_sockets
 from paramfleet_worker.process.probes.network import addresses_of, are_loopback
-from paramfleet_worker.process.probes.peers import plain_address
 
 __all__ = ["look_at_listener", "look_at_path", "look_at_place", "look_at_redis"]
 
 _TIMEOUT_S = 3.0
-_LISTENING = "0A"
 
 Command = Callable[..., Awaitable[Any]]
 
@@ -135,12 +133,5 @@ async def _may(url: str, options: dict[str, Any]) -> tuple[str, ...] | None:
 
 def _bound_to(port: int) -> tuple[str, ...]:
     """Return the addresses of this machine that are listened on at a port."""
-    found = []
-    for table in ("tcp", "tcp6"):
-        with contextlib.suppress(OSError):
-            for line in Path(f"/proc/net/{table}").read_text("ascii").splitlines()[1:]:
-                fields = line.split()
-                address, _, number = fields[1].rpartition(":")
-                if fields[3] == _LISTENING and int(number, 16) == port:
-                    found.append(plain_address(address))
-    return tuple(dict.fromkeys(found))
+    ends = (each.local for each in kernel_sockets() if each.is_listening)
+    return tuple(dict.fromkeys(address for address, number in ends if number == port))

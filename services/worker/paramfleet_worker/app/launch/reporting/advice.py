@@ -1,15 +1,12 @@
 """What may be done about a failure whose cause isn't the script's."""
 
-import signal
-
 from paramfleet_shared.system.memory import killed_for_memory
 from paramfleet_shared.system.open_files import MORE_OPEN_FILES, num_open_files
 from paramfleet_worker.app.launch.planning import LaunchPlan
-from paramfleet_worker.core.events import ProcessName, describe_exit
+from paramfleet_worker.app.launch.reporting.reasons import KILLED
+from paramfleet_worker.core.events import ProcessName
 
 __all__ = ["Advice"]
-
-_KILLED = describe_exit(-signal.SIGKILL)
 
 _NO_FILE = "OSError: [Errno 24] "
 """Begins the error of a process that may open no more files."""
@@ -37,7 +34,7 @@ class Advice:
         """
         if reason.startswith(_NO_FILE):
             return f"the limit of open files is {num_open_files()}: {MORE_OPEN_FILES}"
-        if _KILLED not in {how, reason}:
+        if KILLED not in {how, reason}:
             return ""
         return self._memory(local=local) + self._survival(name)
 

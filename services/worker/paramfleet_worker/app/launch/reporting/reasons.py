@@ -1,5 +1,6 @@
 """Why a process failed: what it has written down, what the registry knows, or its output."""
 
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -17,10 +18,13 @@ from paramfleet_worker.core.events import Report, describe_exit
 from paramfleet_worker.process.children.ending import Ending
 from paramfleet_worker.process.probes.libraries import library_test
 
-__all__ = ["UNCAUGHT", "HasOutput", "found_of", "how_of", "reason_of"]
+__all__ = ["KILLED", "UNCAUGHT", "HasOutput", "found_of", "how_of", "reason_of"]
 
 UNCAUGHT = describe_exit(1)
 """How a script ends that an exception ended."""
+
+KILLED = describe_exit(-signal.SIGKILL)
+"""How a process ends that can't say why."""
 
 _WORDS_LAST = frozenset({UNCAUGHT, describe_exit(2)})
 """How a script ends whose last line says why: with 2 where its options are wrong."""

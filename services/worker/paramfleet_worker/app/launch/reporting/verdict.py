@@ -1,23 +1,18 @@
 """Why a job failed, as its launcher says it: few lines, or with the end of the log."""
 
 import contextlib
-import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from paramfleet_worker.app.launch.reporting.reasons import UNCAUGHT
+from paramfleet_worker.app.launch.reporting.reasons import KILLED, UNCAUGHT
 from paramfleet_worker.core.causes import Cause, as_reason
-from paramfleet_worker.core.events import describe_exit
 from paramfleet_worker.process.terminal.console import Console
 
 __all__ = ["Verdict", "short_path"]
 
 TAIL_LINES = 20
 """Of a log, where the cause is unknown or all is to be shown."""
-
-KILLED = describe_exit(-signal.SIGKILL)
-"""How a process ends that can't say why."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
