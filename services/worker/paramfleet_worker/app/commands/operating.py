@@ -198,7 +198,7 @@ def _chaos(operator: Operator, options: dict[str, Any]) -> None:
 
     The job must have been started with `paramfleet launch --chaos`. TARGET is worker:N,
     pserver:N, coordinator or redis. For actions that break calls, PEER is the other end of the
-    calls, as in worker:1 pserver:0 or pserver:0 registry (Redis); by default all.
+    calls, as in worker:1 pserver:0 or pserver:0 registry; by default all.
     """
     names = ("action", "target", "peer", "at", "for", "rate", "by")
     asked = {name: options[name] for name in names if options[name] is not None}
