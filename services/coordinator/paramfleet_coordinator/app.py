@@ -108,6 +108,7 @@ class Coordinator:
         self._clock = clock
         self._tick_s = settings.lease_renew_s / 2
         self._started = False
+        self._addresses = dict[str, str]()
         self._tls = tls_of(settings, "coordinator")
         self._secret = secret_of(settings)
         self._store = store_of(
@@ -365,12 +366,15 @@ class Coordinator:
             endpoint = join_endpoint(settings.host, port)
             at = join_endpoint(settings.host, admin_port)
             self._job_registry.announce(endpoint=endpoint, admin=at)
-            self._started = True
             scheme = "http" if tls is None else "https"
-            log.info(
-                "coordinator.serving", extra={"rpc": endpoint, "admin": f"{scheme}://{at}"}
-            )
+            self._addresses = {"rpc": endpoint, "admin": f"{scheme}://{at}"}
             return await self._watch(job, rpc_routes, view, audit_log)
+
+    def _note_serving(self) -> None:
+        """Log the addresses once, when they are in the registry, where members look."""
+        if not self._started:
+            self._started = True
+            log.info("coordinator.serving", extra=self._addresses)
 
     async def _resign(self) -> None:
         """Give the lease back; one that can't be given back ends by itself."""
@@ -391,7 +395,9 @@ class Coordinator:
         while True:
             now = self._clock.monotonic()
             try:
-                for decision in await rpc_routes.look():
+                decisions = await rpc_routes.look()
+                self._note_serving()
+                for decision in decisions:
                     level = _LEVELS.get(decision.event, logging.INFO)
                     log.log(level, decision.event, extra=dict(decision.facts))
                     words = decision.facts.get("reason") or _WORDS.get(decision.event)

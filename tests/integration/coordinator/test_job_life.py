@@ -1,12 +1,14 @@
 """A job from the first member to the last word, with real parts."""
 
 import asyncio
+import json
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import aiohttp
 import pytest
+import redis
 
 from paramfleet_shared.discovery import barriers
 from paramfleet_shared.discovery.errors import (
@@ -442,6 +444,41 @@ async def test_an_open_barrier_is_in_the_status(
         assert status["barriers"] == [
             {"name": "start", "generation": 1, "arrived": [0], "missing": [1]}
         ]
+
+
+class SeenAtServing(logging.Handler):
+    """Reads who coordinates the job at the moment the coordinator logs that it serves."""
+
+    def __init__(self, redis_url: str, job: str) -> None:
+        super().__init__()
+        self._redis_url = redis_url
+        self._job = job
+        self.found: list[dict[str, Any]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.getMessage() == "coordinator.serving":
+            with redis.Redis.from_url(self._redis_url) as client:
+                text: Any = client.hget(f"paramfleet:{self._job}:coordinator", "record")
+            self.found.append(json.loads(text))
+
+
+async def test_who_reads_that_it_serves_finds_its_addresses(
+    stage: Any, redis_url: str, job_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "paramfleet_coordinator")
+    seen = SeenAtServing(redis_url, job_name)
+    logger = logging.getLogger("paramfleet_coordinator")
+    logger.addHandler(seen)
+    try:
+        async with stage(redis_url, job_name) as job:
+            job.coordinator()
+            await job.join("worker", 0)
+    finally:
+        logger.removeHandler(seen)
+
+    (found,) = seen.found
+    assert found["endpoint"].startswith("127.0.0.1:")
+    assert found["admin"].startswith("127.0.0.1:")
 
 
 async def test_a_second_coordinator_is_refused(
