@@ -168,6 +168,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="see that it works, in seconds")
     parser.add_argument("--output", type=Path, help="write the result here")
     options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
     rows = QUICK_ROWS if options.quick else options.rows
     budget_s = QUICK_BUDGET_S if options.quick else options.budget
     suite = with_machine(lambda: measure(options.folder, num_rows=rows, budget_s=budget_s))

@@ -17,6 +17,7 @@ one that takes its generator from here does without torch.
 
 import gc
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from paramfleet_shared.system.processes.ending import note_ending
@@ -148,6 +149,24 @@ _MODULES = {
 _READERS = ("MultiSlotDataGenerator", "MultiSlotStringDataGenerator")
 
 note_ending()  # where a launcher asks for it
+
+
+def _instead_of_torch() -> str:
+    """Return the file that ``import torch`` finds in the script's folder; empty without one."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        return "" if hasattr(torch, "__path__") else str(torch.__file__)
+    script = str(getattr(sys.modules.get("__main__"), "__file__", None) or "")
+    is_found = not sys.flags.safe_path and script.rpartition("/")[2] == "torch.py"
+    return script if is_found else ""
+
+
+if _found := _instead_of_torch():
+    _message = (
+        f"`import torch` imports {_found} instead of PyTorch: give this file another name "
+        "(Python looks for modules in the script's own folder first)"
+    )
+    raise ImportError(_message)
 
 if not TYPE_CHECKING:  # a type checker knows the names, and which there aren't
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -66,3 +67,25 @@ def test_the_client_is_imported_when_it_is_used() -> None:
     roots = {name.partition(".")[0] for name in imported_by("paramfleet")}
 
     assert not roots & (OF_TRAINING | {"numba", "numpy", "aiohttp", "redis"})
+
+
+@pytest.mark.parametrize(("first", "then"), [("torch", "paramfleet"), ("paramfleet", "torch")])
+@pytest.mark.parametrize("name", ["torch.py", "train.py"])
+def test_a_file_that_hides_torch_is_named(
+    tmp_path: Path, name: str, first: str, then: str
+) -> None:
+    (tmp_path / "torch.py").touch()
+    script = tmp_path / name
+    script.write_text(f"import {first}\nimport {then}\ntorch.nn\n")
+
+    ended = subprocess.run(
+        tied([sys.executable, str(script)]), capture_output=True, text=True, check=False
+    )
+
+    if name == "train.py" and first == "paramfleet":  # which can't know what comes
+        assert "AttributeError" in ended.stderr
+        return
+    last = ended.stderr.splitlines()[-1]
+    assert last.startswith(
+        f"ImportError: `import torch` imports {tmp_path / 'torch.py'} instead"
+    )
