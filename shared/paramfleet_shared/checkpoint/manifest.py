@@ -206,6 +206,11 @@ class Manifest:
     written_at: datetime | None = field(default=None, compare=False)
     """When it was written; None if it doesn't say, or was not read."""
 
+    def with_names(self, spec: TableSpec) -> TableSpec:
+        """Return a table's description with the parameters that it holds, if they are known."""
+        held = self.parameters.get(spec.name, ())
+        return replace(spec, parameters=tuple((each.name, each.shape) for each in held))
+
     def columns_that_differ(self) -> list[ColumnsDiffer]:
         """Return the tables that have other columns of state than their rules have now.
 

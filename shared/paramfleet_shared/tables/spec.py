@@ -104,6 +104,8 @@ class SavedTableMismatchError(TableMismatchError):
     """A checkpoint's table has other rows than the model's table of its name."""
 
     code = "contract.saved_table_mismatch"
+    difference: str = ""
+    """The first parameter that differs and how, where both say which ones they hold."""
     sentence = (
         "the checkpoint's table {table!r} has {field} = {got!r}, and the model's has {have!r}: "
         "load a checkpoint of this model, or begin without one"
@@ -112,7 +114,12 @@ class SavedTableMismatchError(TableMismatchError):
     @override
     def describe(self) -> str:
         said = super().describe()
-        if self.field != "size":  # which tables of rows don't have
+        if self.difference:
+            said = (
+                f"{self.difference} (in table {self.table!r}): load a checkpoint of this "
+                "model, or begin without one"
+            )
+        if self.field != "size":  # which tables of rows don't have; or one shape is another
             return said
         return (
             f"{said}; {GROUPS}: give the optimizer its parameters in the order and groups of "
@@ -612,6 +619,12 @@ class TableSpec:
             name: getattr(self, name)
             for name in ("num_shards", "optimizer", "storage", "rounding", "entry")
         }
+        if self.size != got.size and self.parameters and got.parameters:
+            field, difference = _first_difference(self.parameters, got.parameters)
+            raise SavedTableMismatchError(
+                table=self.name, field=field, have=self.size, got=got.size,
+                difference=difference,
+            )  # fmt: skip
         bare = replace(self, parameters=())  # sizes may differ, and then are named
         _check_same(bare, replace(got, parameters=(), **how), SavedTableMismatchError)
 
@@ -622,6 +635,26 @@ class TableSpec:
             TableMismatchError: if a field differs; it names the first.
         """
         _check_same(self, got, TableMismatchError)
+
+
+def _first_difference(
+    have: tuple[NamedShape, ...], saved: tuple[NamedShape, ...]
+) -> tuple[str, str]:
+    """Return what differs between a model's table and a saved one of another size.
+
+    Returns:
+        ``shape`` or ``size``, and the first parameter that differs, in words.
+    """
+    had, has = dict(saved), dict(have)
+    for name, shape in have:
+        if name in had and had[name] != shape:
+            words = f"has shape {shape} in the model, and {had[name]} in the checkpoint"
+            return "shape", f"parameter {shown(name)} {words}"
+    for name, _ in have:
+        if name not in had:
+            return "size", f"parameter {shown(name)} of the model isn't in the checkpoint"
+    name = next((name for name, _ in saved if name not in has), saved[0][0])
+    return "size", f"parameter {shown(name)} of the checkpoint isn't in the model"
 
 
 def _check_same(have: TableSpec, got: TableSpec, error: type[TableMismatchError]) -> None:

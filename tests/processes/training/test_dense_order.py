@@ -91,18 +91,35 @@ def test_a_job_does_not_begin_with_tables_of_another_order(
         assert "worker.trains" not in ended.logs[name]
 
 
-def test_tables_of_another_size_are_refused_with_advice_about_groups(
-    jobs: Any, kept: Path
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (
+            ["--order", "groups"],
+            (
+                "'b.weight' of the checkpoint isn't in the model (in table 'dense_0'): "
+                "load a checkpoint of this model, or begin without one; "
+                "dense_N holds parameter group N of the optimizer"
+            ),
+        ),
+        (
+            ["--wide"],
+            "parameter 'b.weight' has shape (3, 2) in the model, and (2, 2) in the checkpoint",
+        ),
+    ],
+)
+def test_tables_of_another_size_are_refused_by_the_parameter_that_differs(
+    jobs: Any, kept: Path, other: list[str], words: str
 ) -> None:
     saved_alone(jobs, kept, "one")
-    common = ["--order", "groups", "--server_load", str(kept / "one")]
+    common = [*other, "--server_load", str(kept / "one")]
 
     ended = jobs.run(SCRIPT, *common, servers=1, PARAMFLEET_CHECKPOINT_DIRS=str(kept))
 
     for name in ("worker0", "worker1"):
         assert ended.codes[name] != 0
         assert "SavedTableMismatchError" in ended.logs[name]
-        assert "dense_N holds parameter group N of the optimizer" in ended.logs[name]
+        assert words in ended.logs[name]
 
 
 @pytest.mark.parametrize("mode", ["sync", "async", "geo"])

@@ -234,7 +234,8 @@ async def _load_tables(
     directory, manifest = layers.top
     saved = manifest.tables
     known = {table.spec.name: table.spec for table in store}
-    specs = [_wanted(table.spec, known, store.num_shards) for table in saved]
+    named = [manifest.with_names(table.spec) for table in saved]
+    specs = [_wanted(spec, known, store.num_shards) for spec in named]
     store.check_limits(specs, anew=True)
     loaded = Loaded([], [], manifest.digest, manifest.columns_that_differ())
     for each, spec in zip(saved, specs, strict=True):

@@ -15,6 +15,7 @@ import paramfleet as fleet
 parser = argparse.ArgumentParser()
 parser.add_argument("--mode", default="sync")
 parser.add_argument("--order", default="one")
+parser.add_argument("--wide", action="store_true", help="a tower of another shape")
 parser.add_argument("--steps", type=int, default=3)
 parser.add_argument("--more", type=int, default=0, help="steps after the loads")
 parser.add_argument("--save", default="")
@@ -30,7 +31,7 @@ class Towers(torch.nn.Module):
         super().__init__()
         self.rows = None if args.mode == "localsgd" else fleet.nn.Embedding(0, 2)
         self.a = torch.nn.Linear(2, 2)
-        self.b = torch.nn.Linear(2, 2)
+        self.b = torch.nn.Linear(2, 3 if args.wide else 2)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         x = torch.stack([(ids * k).float().sin() for k in (1, 2)], 1)

@@ -122,10 +122,44 @@ def test_a_dense_table_names_its_parameters() -> None:
     unnamed = TableSpec(name="dense_0", kind="dense", size=6)
     unnamed.check_same_rows(DENSE)
     other = TableSpec(name="dense_0", kind="dense", size=2, parameters=(("b", (2,)),))
-    with pytest.raises(SavedTableMismatchError, match="size"):
+    with pytest.raises(SavedTableMismatchError, match=r"'a\.weight' of the model"):
         DENSE.check_same_rows(other)
+    with pytest.raises(SavedTableMismatchError, match="size = 2"):
+        unnamed.check_same_rows(other)
     with pytest.raises(TableMismatchError, match="parameters"):
         unnamed.check_same(DENSE)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        (
+            (("a.weight", (4, 2)), ("a.bias", (4,))),
+            "parameter 'a.weight' has shape (2, 2) in the model, and (4, 2) in the checkpoint",
+        ),
+        (
+            (("a.weight", (2, 2)), ("a.bias", (2,)), ("b", (1,))),
+            "parameter 'b' of the checkpoint isn't in the model (in table 'dense_0')",
+        ),
+        (
+            (("a.weight", (2, 2)),),
+            "parameter 'a.bias' of the model isn't in the checkpoint",
+        ),
+    ],
+)
+def test_a_saved_table_of_another_size_names_the_parameter_that_differs(
+    parameters: Any, words: str
+) -> None:
+    size = sum(math.prod(shape) for _, shape in parameters)
+    saved = TableSpec(name="dense_0", kind="dense", size=size, parameters=parameters)
+
+    with pytest.raises(SavedTableMismatchError) as caught:
+        DENSE.check_same_rows(saved)
+
+    assert str(caught.value).startswith(words)
+    assert ("parameter group N" in str(caught.value)) == ("shape" not in words)
+    again = error_from_wire(error_to_wire(caught.value))
+    assert (type(again), str(again)) == (SavedTableMismatchError, str(caught.value))
 
 
 @pytest.mark.parametrize(
