@@ -8,7 +8,7 @@ what modules have in ``__all__``.
 import importlib
 import inspect
 import sys
-from collections.abc import Iterator
+from enum import Enum
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,10 +22,10 @@ PAGE = Path(__file__).parents[1] / "docs" / "api.md"
 HEAD = """\
 # Python
 
-What training code may import, `import paramfleet as fleet`. Written by `make docs`; the text is
-that of the docstrings, which this file has only on the built site: without it,
-`python -c "import paramfleet as fleet; help(fleet.init_worker)"` prints the same. Keys of a
-strategy, of datasets and of model folders are in [configuration](configuration.md).
+What training code may import, `import paramfleet as fleet`. Written by `make docs`. Each
+section begins with a list of its names; on the built site the whole docstrings follow. Without
+the site, `python -c "import paramfleet as fleet; help(fleet.init_worker)"` prints one of them.
+Keys of a strategy, of datasets and of model folders are in [configuration](configuration.md).
 
 A process has one session; the functions of `fleet` work on it. Errors are classes of one tree,
 whose four branches say what the caller may do next
@@ -67,20 +67,55 @@ def render() -> str:
     parts = [HEAD]
     for path, (name, sentence) in MODULES.items():
         parts.append(f"## {name}\n\n{sentence}\n")
-        parts += _entries(importlib.import_module(path), name)
+        public = _public(importlib.import_module(path), name)
+        parts.append("\n".join(_line(*each) for each in public) + "\n")
+        parts += [_entry(*each) for each in public]
     return "\n".join(parts)
 
 
-def _entries(module: ModuleType, name: str) -> Iterator[str]:
-    for public in module.__all__:
-        if module is fleet and public in SEPARATE:
-            continue
-        found = getattr(module, public)
-        heading = f"{name}.{public}"
-        yield (
-            f"::: {_path_of(found)}\n    options:\n"
-            f'      heading: "{heading}"\n      toc_label: "{public}"\n'
-        )
+def _public(module: ModuleType, name: str) -> list[tuple[str, str, Any]]:
+    """Return the public names of a module, as ``fleet`` has them: whole, last part, object."""
+    return [
+        (f"{name}.{public}", public, getattr(module, public))
+        for public in module.__all__
+        if not (module is fleet and public in SEPARATE)
+    ]
+
+
+def _line(heading: str, public: str, found: Any) -> str:
+    """Return what the list says of a name: how it is called, and what for."""
+    del public
+    summary = (inspect.getdoc(found) or "").partition("\n")[0].replace("``", "`")
+    return f"- `{heading}{_call(found)}`: {summary}"
+
+
+def _call(found: Any) -> str:
+    """Return the parameters in brackets, without their types; empty if nobody calls it."""
+    if not callable(found) or (isinstance(found, type) and issubclass(found, Exception | Enum)):
+        return ""
+    words = list[str]()
+    for each in inspect.signature(found).parameters.values():
+        if each.kind is each.KEYWORD_ONLY and not any(w.startswith("*") for w in words):
+            words.append("*")
+        stars = "*" * ((each.kind is each.VAR_POSITIONAL) + 2 * (each.kind is each.VAR_KEYWORD))
+        words.append(f"{stars}{each.name}{_default(each.default)}")
+    return f"({', '.join(words)})"
+
+
+def _default(value: Any) -> str:
+    """Return a default as code, where it is a plain value."""
+    if value is inspect.Parameter.empty:
+        return ""
+    plain = value is None or type(value) in {bool, int, float, str}
+    return f"={value!r}" if plain else "=..."
+
+
+def _entry(heading: str, public: str, found: Any) -> str:
+    """Return what has MkDocs put the docstring there."""
+    return (
+        f"::: {_path_of(found)}\n    options:\n"
+        f'      heading: "{heading}"\n      toc_label: "{public}"\n'
+    )
 
 
 def _path_of(found: Any) -> str:
