@@ -118,7 +118,8 @@ class LaunchSettings(SecuritySettings):
 
     resume: str = ""
     """Folder of checkpoints. The job continues from the newest complete one, or starts from the
-    beginning if there is none. Every machine must have access to the folder."""
+    beginning if there is none. Every machine must have access to the folder. (A paused job
+    continues by the command `paramfleet resume`.)"""
 
     nproc_per_node: int | None = None
     """Number of workers on each machine; by default one for each of --gpus."""

@@ -1,11 +1,21 @@
-"""What commands for a running job do when it has ended."""
+"""Commands for a running job: when it has ended, and when they are mistaken for others."""
 
 from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 
-from paramfleet_worker.app.commands.operating import require_going_on
+from paramfleet_worker.app.commands.operating import COMMANDS, require_going_on
+
+
+def test_who_gives_resume_a_folder_is_shown_how_to_continue_from_a_checkpoint() -> None:
+    (resume,) = [each for each in COMMANDS if each.name == "resume"]
+
+    ended = CliRunner().invoke(resume, ["checkpoints"])
+
+    assert ended.exit_code == 2
+    assert "paramfleet launch --resume checkpoints SCRIPT" in ended.output
 
 
 @pytest.mark.parametrize("state", ["starting", "training", "paused"])

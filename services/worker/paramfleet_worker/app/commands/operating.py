@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from typing_extensions import override
 
 from paramfleet_shared.discovery.errors import NoCoordinatorError
 from paramfleet_shared.errors import FleetError
@@ -160,8 +161,34 @@ def _pause(operator: Operator, options: dict[str, Any]) -> None:
     show(operator.post("pause"), ["paused"], options)
 
 
+class _MistakenFolder(click.Argument):
+    """A word that no usage shows, because it is refused."""
+
+    @override
+    def get_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return []
+
+
+def _refuse_folder(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    """Name the command that continues from a checkpoint, which is what a folder asks for.
+
+    Raises:
+        click.UsageError: if there is a folder.
+    """
+    del param
+    if value is not None:
+        message = (
+            f"this command continues a paused job, and takes no folder; to continue from a "
+            f"checkpoint: paramfleet launch --resume {value} SCRIPT"
+        )
+        raise click.UsageError(message, ctx)
+
+
 def _resume(operator: Operator, options: dict[str, Any]) -> None:
-    """Continue a paused training."""
+    """Continue a paused training.
+
+    To continue from a checkpoint: paramfleet launch --resume DIR SCRIPT.
+    """
     show(operator.post("resume"), ["resumed"], options)
 
 
@@ -458,7 +485,11 @@ COMMANDS = (
     job_command("audit", _audit, otherwise=_audit_of_registry),
     job_command("page", _page),
     job_command("pause", _pause),
-    job_command("resume", _resume),
+    job_command(
+        "resume",
+        _resume,
+        _MistakenFolder(["folder"], required=False, callback=_refuse_folder),
+    ),
     job_command(
         "set",
         _set,

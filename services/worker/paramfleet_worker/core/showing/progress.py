@@ -19,7 +19,7 @@ class Standing:
     """``sync``, ``async``, ``geo``, ``gpubox`` or another; empty while it isn't known."""
 
     step: int
-    """Of the slowest worker that still trains; of the first one when none does."""
+    """Of the slowest worker that isn't done; of the first one when all are."""
 
     total_steps: float | None
     """How many that worker will take, if its script has said it."""
@@ -32,6 +32,9 @@ class Standing:
 
     staleness: int
     """Of the worker that leads most."""
+
+    num_workers: int
+    """That have taken a step."""
 
     @property
     def share(self) -> float | None:
@@ -91,10 +94,11 @@ def standing_of(status: Mapping[str, Any], before: Standing | None = None) -> St
         before: What this returned last: a worker that is done tells no speed any more.
     """
     known = [worker for worker in status["workers"] if worker["step"]]
-    training = [worker for worker in known if worker["alive"] and not worker["done"]]
+    going_on = [worker for worker in known if not worker["done"]]
+    training = [worker for worker in going_on if worker["alive"]]
     if not known:
         return before
-    slowest = min(training or known[:1], key=lambda worker: int(worker["step"]))
+    slowest = min(training or going_on or known[:1], key=lambda worker: int(worker["step"]))
     losses = [worker["loss"] for worker in training or known if worker["loss"] is not None]
     loss = sum(losses) / len(losses) if losses else None
     speed = float(status["samples_per_s"])
@@ -108,6 +112,7 @@ def standing_of(status: Mapping[str, Any], before: Standing | None = None) -> St
         loss=loss,
         examples_per_s=speed,
         staleness=max(int(worker["staleness"] or 0) for worker in known),
+        num_workers=len(known),
     )
 
 

@@ -81,7 +81,7 @@ class Course:
         where = standing.parts(None, short=False)[0]
         return f"{where}: no step for {still_s:.0f} s"
 
-    def end(self, published: Mapping[int, Mapping[str, Any]]) -> None:
+    def end(self, published: Mapping[int, Mapping[str, Any]], *, finished: bool) -> None:
         """Take what the workers of a job that has ended published last, by rank."""
         workers = [
             {
@@ -90,7 +90,7 @@ class Course:
                 "loss": facts.get("loss"),
                 "staleness": facts.get("staleness"),
                 "alive": False,
-                "done": True,
+                "done": finished,
             }
             for _, facts in sorted(published.items())
         ]
@@ -98,11 +98,23 @@ class Course:
         status = {"workers": workers, "mode": next(iter(modes), ""), "samples_per_s": 0.0}
         self._standing = standing_of(status, self._standing)
 
-    def result(self, now: float) -> str:
-        """Return what became of it, as ``0:25: step 500 of 500, loss 0.1198, ...``."""
+    def result(self, now: float, *, finished: bool) -> str:
+        """Return what became of it.
+
+        Args:
+            now: When it ended.
+            finished: Whether it has done all its steps; else the last known step is of the
+                slowest worker.
+
+        Returns:
+            As ``0:25: step 500 of 500, loss 0.1198, ...``.
+        """
         took = duration(now - self._began_at)
         standing = self._standing
         if standing is None:
             return took
-        last = standing.parts(None, short=False)
-        return f"{took}: {', '.join(last)}"
+        step, *more = standing.parts(None, short=False)
+        if not finished:
+            whose = " (the slowest worker)" if standing.num_workers > 1 else ""
+            step = f"last reported: {step}{whose}"
+        return f"{took}: {', '.join([step, *more])}"

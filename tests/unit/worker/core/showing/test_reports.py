@@ -56,12 +56,12 @@ def test_the_line_that_is_drawn_anew_is_there_from_the_first_step_on() -> None:
 
 def test_the_result_is_how_long_it_took_and_where_it_ended() -> None:
     course = Course(now=10.0)
-    assert course.result(now=15.0) == "0:05"
+    assert course.result(now=15.0, finished=True) == "0:05"
 
     course.see(status(100), now=40.0)
 
     said = "0:32: step 100 of 100, loss 0.5000, 20 examples/s, staleness 1, async"
-    assert course.result(now=42.0) == said
+    assert course.result(now=42.0, finished=True) == said
 
 
 def test_what_workers_published_last_is_where_the_job_ended() -> None:
@@ -69,8 +69,27 @@ def test_what_workers_published_last_is_where_the_job_ended() -> None:
     course.see(status(3), now=1.0)
 
     last = {"total_steps": 100, "mode": "sync", "staleness": 0}
-    course.end({0: {**last, "step": 100, "loss": 0.2}, 1: {**last, "step": 99, "loss": 0.4}})
-    course.end({})
+    course.end(
+        {0: {**last, "step": 100, "loss": 0.2}, 1: {**last, "step": 99, "loss": 0.4}},
+        finished=True,
+    )
+    course.end({}, finished=True)
 
     said = "0:02: step 100 of 100, loss 0.3000, 20 examples/s, sync"
-    assert course.result(now=2.0) == said
+    assert course.result(now=2.0, finished=True) == said
+
+
+def test_of_a_job_that_was_stopped_it_says_whose_step_was_reported_last() -> None:
+    course = Course(now=0.0)
+    course.see(status(3), now=1.0)
+    said = "0:02: last reported: step 3 of 100, loss 0.5000, 20 examples/s, staleness 1, async"
+    assert course.result(now=2.0, finished=False) == said
+
+    last = {"total_steps": 100, "mode": "sync", "staleness": 0}
+    course.end(
+        {0: {**last, "step": 60, "loss": 0.2}, 1: {**last, "step": 41, "loss": 0.4}},
+        finished=False,
+    )
+
+    said = "0:02: last reported: step 41 of 100 (the slowest worker), loss 0.3000"
+    assert course.result(now=2.0, finished=False).startswith(said)

@@ -210,8 +210,8 @@ class Telling:
             self._console.fail(self._verdict.last(self._console))
             return
         ended = "finished after" if code == 0 else "stopped after"
-        self._course.end(self._published)
-        course = self._course.result(self._clock.monotonic())
+        self._course.end(self._published, finished=code == 0)
+        course = self._course.result(self._clock.monotonic(), finished=code == 0)
         logs = f"logs in {short_path(self._plan.facts.log_dir)}"
         self._console.tell(f"{ended} {course}; {logs}")
 
