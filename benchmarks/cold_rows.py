@@ -173,7 +173,8 @@ class _Work:
 
     def _device_reads(self) -> float:
         path = self._folder / "tier-0" / "pages"
-        return random_reads(path, num=READS, rng=self._rng, transfers=self._transfers)
+        reads = random_reads(path, num=READS, rng=self._rng, transfers=self._transfers)
+        return reads.rate
 
     def check(self) -> None:
         """See that all shards have the same rows.

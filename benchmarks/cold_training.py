@@ -11,11 +11,13 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from conditions import quotients
-from device import PAGE_BYTES, random_reads
+from cores import USABLE
+from device import PAGE_BYTES, Reads, random_reads
 from harness import QUICK_BUDGET_S, Suite, markdown_table, suite_of, with_machine, write_json
 from paramfleet_shared.settings.config import read_environment
 from paramfleet_shared.system.processes.keeping import tied
@@ -43,7 +45,11 @@ PAGES, READS = 1 << 16, 20_000
 MEMORY, TENTH, KNOWN = "memory", "a tenth in memory", "a tenth, passes known"
 DEVICE = "device, reads/s"
 CASES = (MEMORY, DEVICE, TENTH, KNOWN)
-OPTIONS: dict[str, list[str]] = {MEMORY: [], TENTH: ["--counts"], KNOWN: ["--known"]}
+OPTIONS: dict[str, list[str]] = {
+    MEMORY: [],
+    TENTH: ["--counts"],
+    KNOWN: ["--known", "--counts"],
+}
 """Of ``work/cold_steps.py``."""
 
 METHOD = f"""\
@@ -55,7 +61,39 @@ job of its own: it makes all rows, trains {WARM} passes of {STEPS} steps, and th
 `passes known` the rows of the next pass are asked for by `fleet.prefetch_rows` while this one
 is trained, as training by days does. `device` is fio's random reads of 4 KiB, 64 at once, where
 it is installed, else a bare loop. `vs_allowed` compares with what the slower allows of the same
-round: the job in memory, or the disk's reads divided by the rows a sample read from it."""
+round: the job in memory, or the disk's reads divided by the rows a sample read from it.
+`vs_processors` compares with what the processors allow besides: a sample takes their time of a
+sample in memory, and for each row that it read that of one bare read. Rows that go back to the
+disk, and all that isn't the bare read, are free in that limit."""
+
+
+class Trained(NamedTuple):
+    """What one job took for a sample."""
+
+    turn: Turn
+    cpu_s: float
+    """Seconds of all processors of the machine, whoever used them."""
+    misses: float
+    """Rows that were read from disk, where they were counted."""
+
+
+class Limits(NamedTuple):
+    """What bare parts of one round allow, in samples a second."""
+
+    memory: float
+    device: Reads
+    cpu_s: float
+    """Of a sample in memory."""
+    misses: float
+
+    def allowed(self) -> float:
+        """Return the slower of the job in memory, and the disk."""
+        return min(self.memory, self.device.rate / max(self.misses, 1e-9))
+
+    def of_processors(self) -> float:
+        """Return what the processors allow of that."""
+        cpu_s = self.cpu_s + self.misses * self.device.cpu_s
+        return min(self.allowed(), len(USABLE) / cpu_s)
 
 
 def measure(folder: Path, *, num_rows: int = ROWS, budget_s: float = BUDGET_S) -> Suite:
@@ -65,7 +103,8 @@ def measure(folder: Path, *, num_rows: int = ROWS, budget_s: float = BUDGET_S) -
         ChildFailedError: if a job fails, or takes too long.
     """
     rounds = Rounds(CASES, budget_s=budget_s)
-    misses: list[float] = []
+    devices: list[Reads] = []
+    trained: dict[str, list[Trained]] = {case: [] for case in OPTIONS}
     with tempfile.NamedTemporaryFile(dir=folder, prefix="cold-training-") as file:
         rng = np.random.default_rng(0)
         file.write(rng.bytes(PAGES * PAGE_BYTES))
@@ -73,52 +112,56 @@ def measure(folder: Path, *, num_rows: int = ROWS, budget_s: float = BUDGET_S) -
         os.fsync(file.fileno())
         for case in rounds.turns:
             if case == DEVICE:
-                rate = random_reads(
+                reads = random_reads(
                     Path(file.name), num=READS, rng=rng, transfers=Transfers("auto")
                 )
-                rounds.figures[case].append(Turn(rate, 0.0))
+                devices.append(reads)
+                rounds.figures[case].append(Turn(reads.rate, 0.0))
                 continue
-            turn, per_sample = _train(case, folder, num_rows)
-            rounds.figures[case].append(turn)
-            if case == TENTH:
-                misses.append(per_sample)
-    allowed = [
-        min(memory.rate, device.rate / max(each, 1e-9))
-        for memory, device, each in zip(
-            rounds.figures[MEMORY], rounds.figures[DEVICE], misses, strict=True
-        )
+            trained[case].append(_train(case, folder, num_rows))
+            rounds.figures[case].append(trained[case][-1].turn)
+    limits = [
+        Limits(memory.turn.rate, device, memory.cpu_s, tenth.misses)
+        for memory, device, tenth in zip(trained[MEMORY], devices, trained[TENTH], strict=True)
     ]
-    shares = quotients([turn.rate for turn in rounds.figures[TENTH]], allowed)
+    rates = [each.turn.rate for each in trained[TENTH]]
+    vs_allowed = quotients(rates, [each.allowed() for each in limits])
+    vs_processors = quotients(rates, [each.of_processors() for each in limits])
+
+    def spread(values: Sequence[float]) -> Ratio:
+        return Ratio.of(rounds.turns.kept(values))
+
+    def row(case: str) -> dict[str, Any]:
+        ratio = {} if case == MEMORY else {"vs_memory": rounds.ratio(case, MEMORY)}
+        each = trained[case]
+        cpu_us = spread([job.cpu_s * 1e6 for job in each])
+        misses = spread([job.misses for job in each])
+        found = {"samples_per_s": rounds.figure(case), **ratio, "cpu_us/sample": cpu_us}
+        return {"case": case, **found, "misses/sample": misses}
+
+    cpu_us = spread([each.cpu_s * 1e6 for each in devices])
     return suite_of(
         "cold_training",
         rows=[
-            {"case": MEMORY, "samples_per_s": rounds.figure(MEMORY)},
-            {"case": DEVICE, "reads_per_s": rounds.figure(DEVICE)},
-            {
-                "case": TENTH,
-                "samples_per_s": rounds.figure(TENTH),
-                "vs_memory": rounds.ratio(TENTH, MEMORY),
-                "misses/sample": Ratio.of(rounds.turns.kept(misses)),
-                "vs_allowed": Ratio.of(rounds.turns.kept(shares)),
-            },
-            {
-                "case": KNOWN,
-                "samples_per_s": rounds.figure(KNOWN),
-                "vs_memory": rounds.ratio(KNOWN, MEMORY),
-            },
+            row(MEMORY),
+            {"case": DEVICE, "reads_per_s": rounds.figure(DEVICE), "cpu_us/read": cpu_us},
+            row(TENTH)
+            | {"vs_allowed": spread(vs_allowed), "vs_processors": spread(vs_processors)},
+            row(KNOWN),
         ],
         headlines={
             "training_tenth_vs_memory": rounds.headline(TENTH, MEMORY),
             "training_known_vs_memory": rounds.headline(KNOWN, MEMORY),
-            "training_tenth_vs_allowed": rounds.turns.headline(shares),
+            "training_tenth_vs_allowed": rounds.turns.headline(vs_allowed),
+            "training_tenth_vs_processors": rounds.turns.headline(vs_processors),
         },
         method=METHOD,
         turns={"cold_training": rounds.turns},
     )
 
 
-def _train(case: str, folder: Path, num_rows: int) -> tuple[Turn, float]:
-    """Run a job to its end; return its figure, and the rows read from disk by a sample.
+def _train(case: str, folder: Path, num_rows: int) -> Trained:
+    """Run a job to its end.
 
     Raises:
         ChildFailedError: if it fails, or takes too long.
@@ -145,7 +188,8 @@ def _train(case: str, folder: Path, num_rows: int) -> tuple[Turn, float]:
             raise ChildFailedError(ended.stderr[-LAST_CHARACTERS:])
         found = json.loads((Path(name) / "found.json").read_text(encoding="utf-8"))
     samples = PASSES * STEPS * SAMPLES
-    return Turn(samples / found["seconds"], own_cpu_s() - cpu), found["reads"] / samples
+    turn = Turn(samples / found["seconds"], own_cpu_s() - cpu)
+    return Trained(turn, found["busy"] / samples, found["reads"] / samples)
 
 
 def _command(folder: str, num_rows: int) -> Sequence[str]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 import paramfleet as fleet
+from busy import busy_s
 from paramfleet_shared.settings.config import read_environment
 from paramfleet_shared.system.processes.keeping import tied
 from paramfleet_shared.system.processes.own_modules import module_command
@@ -86,11 +87,11 @@ def train(options: argparse.Namespace) -> None:
         optimizer.minimize(model.ids(torch.from_numpy(as_ids(ranks))).sum() * 0.0)
     draws = Draws(options.rows, options.samples)
     passes = [draws.a_pass(options.steps) for _ in range(options.warm + options.passes)]
-    reads, began = 0, time.perf_counter()
+    reads, busy, began = 0, busy_s(), time.perf_counter()
     for number, batches in enumerate(passes):
         if number == options.warm:
             reads = cold_reads() if options.counts else 0
-            began = time.perf_counter()
+            busy, began = busy_s(), time.perf_counter()
         coming = None
         if options.known and number + 1 < len(passes):
             coming = fleet.prefetch_rows(model.ids, np.unique(np.stack(passes[number + 1])))
@@ -100,8 +101,12 @@ def train(options: argparse.Namespace) -> None:
             optimizer.minimize(loss)
         if coming is not None:
             coming.wait(60.0)
-    seconds = time.perf_counter() - began
-    found = {"seconds": seconds, "reads": cold_reads() - reads if options.counts else 0}
+    seconds, busy = time.perf_counter() - began, busy_s() - busy
+    found = {
+        "seconds": seconds,
+        "busy": busy,
+        "reads": cold_reads() - reads if options.counts else 0,
+    }
     (options.folder / "found.json").write_text(json.dumps(found), encoding="utf-8")
     fleet.stop_worker()
 
