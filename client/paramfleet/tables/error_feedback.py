@@ -84,14 +84,17 @@ class RowResiduals:
         self._dim = dim
         self._wire = wire
         self._using = threading.Lock()
-        self.forget()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._index = SlotIndex(table=self._table)
+        self._left = RowColumn(self._dim, table=self._table)
+        self._places = object()
 
     def forget(self) -> None:
         """Drop what is left."""
         with self._using:
-            self._index = SlotIndex(table=self._table)
-            self._left = RowColumn(self._dim, table=self._table)
-            self._places = object()
+            self._begin()
 
     def drop(self, ids: NDArray[np.int64]) -> None:
         """Drop what is left of rows, int64 [n], that were removed; others take its memory."""
@@ -147,16 +150,26 @@ class RowResiduals:
     def take(self, *, max_rows: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """Return all that is left, ids int64 [U] and rows float32 [U, D], and keep nothing.
 
+        What is encoded from the call on is another's: it isn't in these pieces.
+
         Args:
             max_rows: Rows in one piece.
         """
-        num, ids, left = self._index.num_slots, self._index.ids(), self._left.array
-        for start in range(0, num, max_rows):
-            piece = slice(start, min(start + max_rows, num))
-            some = left[piece].any(axis=1)
-            if some.any():
-                yield ids[piece][some], left[piece][some]
-        self.forget()
+        with self._using:
+            num, ids, left = self._index.num_slots, self._index.ids(), self._left.array
+            self._begin()
+        return _pieces(ids, left[:num], max_rows)
+
+
+def _pieces(
+    ids_U: NDArray[np.int64], left_UD: NDArray[np.float32], max_rows: int
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+    """Yield the rows of which something is left."""
+    for start in range(0, len(left_UD), max_rows):
+        piece = slice(start, start + max_rows)
+        some = left_UD[piece].any(axis=1)
+        if some.any():
+            yield ids_U[piece][some], left_UD[piece][some]
 
 
 class Format(Protocol[A, S]):

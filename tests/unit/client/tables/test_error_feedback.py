@@ -52,6 +52,23 @@ def test_gradients_of_a_row_arrive_whole_in_the_end(wire: WireDtype) -> None:
     assert list(residuals.take(max_rows=7)) == []
 
 
+def test_what_is_encoded_while_the_rest_is_taken_leaves_a_rest_of_its_own() -> None:
+    ids, grads = np.arange(8), np.linspace(0.1, 0.9, 24, dtype=np.float32).reshape(8, 3)
+    late = np.array([100])
+    residuals = RowResiduals("t", 3, "int8")
+    residuals.encode(ids, grads)
+
+    pieces = residuals.take(max_rows=2)
+    first = next(pieces)
+    sent = decode_rows(residuals.encode(late, grads[:1]), "int8")
+    rest = list(pieces)
+
+    assert np.concatenate([found for found, _ in (first, *rest)]).tolist() == ids.tolist()
+    ((found, left),) = residuals.take(max_rows=9)
+    assert found.tolist() == late.tolist()
+    np.testing.assert_allclose(sent + left, grads[:1], atol=1e-7)
+
+
 def test_what_is_left_of_rows_can_be_looked_up_before() -> None:
     ids, grads = np.array([4, 9]), np.full((2, 3), 1 / 3, np.float32)
     at_once, before = RowResiduals("t", 3, "int8"), RowResiduals("t", 3, "int8")
