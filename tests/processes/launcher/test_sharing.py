@@ -1,5 +1,6 @@
 """Pservers and workers of a launch are forks of one process that has imported for them."""
 
+import asyncio
 import json
 import os
 import select
@@ -12,9 +13,16 @@ from typing import Any
 
 import pytest
 
-from paramfleet_shared.settings.config import read_environment
+from paramfleet_shared.settings.config import Resolved, read_environment, resolve
 from paramfleet_shared.system.processes.keeping import tied
+from paramfleet_shared.testing.clock import FakeClock
 from paramfleet_shared.testing.patience import LATE_S
+from paramfleet_worker.app.launch.planning import plan_launch
+from paramfleet_worker.app.launch.preparing import prepared_launch
+from paramfleet_worker.app.launch.sharing import Sharing
+from paramfleet_worker.config import LaunchSettings
+from paramfleet_worker.core.events import ProcessName
+from paramfleet_worker.process.ports import PortReservations
 from paramfleet_worker.process.prepared.sharing import SharedImports
 
 pytestmark = [
@@ -107,6 +115,45 @@ def test_a_prepared_process_that_does_not_answer_is_killed_and_said_to_be(
     finally:
         os.close(descriptor)
         imports.close()
+
+
+async def test_shared_imports_that_do_not_end_are_named_and_given_up(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import torch\n")
+    settings: Resolved[LaunchSettings] = resolve(
+        LaunchSettings,
+        section="launch",
+        arguments={"log_dir": tmp_path / "log", "runtime_dir": str(tmp_path / "run")},
+        environment={},
+    )
+    said: list[str] = []
+
+    async def renew() -> None:
+        said.append("renewed")
+
+    with PortReservations() as reservations:
+        plan = plan_launch(
+            settings.value, script=(str(script),), pod_ip="", reservations=reservations
+        )
+        with prepared_launch(settings, plan, read_environment()) as prepared:
+            clock, before = FakeClock(), children()
+            sharing = Sharing(prepared, clock)
+            sharing.begin(said.append)
+            (process,) = children() - before
+            os.kill(process, signal.SIGSTOP)
+
+            async with asyncio.TaskGroup() as group:
+                group.create_task(sharing.wait(ProcessName("worker", 0), lambda: False, renew))
+                await clock.advance(61.0)
+
+    assert children() == before
+    assert "renewed" in said
+    assert [line for line in said if line != "renewed"] == [
+        f"waiting for process {process}, which imports torch for all processes of the job; "
+        "at most 60 s",
+        "the shared imports were not done after 60 s: each process does its own imports, "
+        "which takes longer",
+    ]
 
 
 def test_a_fork_that_is_made_too_late_ends_before_it_begins(tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ __all__ = ["Sharing"]
 POLL_S = 0.01
 WITHIN_S = 60.0
 """How long the processes wait for what they share; then each imports for itself."""
+TOLD_AFTER_S = 5.0
+"""When it is said for what they wait; torch from a slow disk takes as long."""
 
 PARTS = {"pserver": 1, "worker": 2}
 """How much must be imported before a process of this role starts."""
@@ -46,6 +48,8 @@ class Sharing:
         self._plan, self._environment = prepared.plan, prepared.environment
         self._renew_s = job_settings_of(prepared.environment).lease_renew_s
         self._clock = clock
+        self._say: Callable[[str], None] = lambda _: None
+        self._has_said = False
 
     def begin(self, say: Callable[[str], None]) -> None:
         """Have everything imported, if the processes may share it.
@@ -53,6 +57,7 @@ class Sharing:
         Args:
             say: Is told why the script's processes can't, or can't any more.
         """
+        self._say = say
         plan = self._plan
         several = sum(name.role in PARTS for name in plan.names) > 1
         if not (plan.share_imports and several and sys.platform == "linux") or is_forking():
@@ -100,8 +105,19 @@ class Sharing:
         while not self._imports.has(num_parts):
             now = self._clock.monotonic()
             if is_over() or now - began > WITHIN_S:
+                if not is_over():
+                    self._say(
+                        f"the shared imports were not done after {WITHIN_S:.0f} s: each "
+                        "process does its own imports, which takes longer"
+                    )
                 self.close()
                 return
+            if not self._has_said and now - began > TOLD_AFTER_S:
+                self._has_said = True
+                self._say(
+                    f"waiting for process {self._imports.pid}, which imports torch for all "
+                    f"processes of the job; at most {WITHIN_S:.0f} s"
+                )
             if now - last >= self._renew_s:
                 last = now
                 await meanwhile()

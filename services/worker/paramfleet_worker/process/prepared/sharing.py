@@ -62,6 +62,11 @@ class SharedImports:
             )
 
     @property
+    def pid(self) -> int:
+        """Return the process."""
+        return self._process.pid
+
+    @property
     def is_alive(self) -> bool:
         """Return whether forks can be asked for."""
         return self._line.fileno() >= 0
