@@ -164,6 +164,7 @@ class _Work:
         shard = self.tiered[KNOWN]
         begun = time.perf_counter()
         ids = np.unique(np.concatenate([batch.ids for batch in self.batches]))
+        ids = shard.fetch_order(ids)
         while ids.size:
             ids = ids[shard.fetch(ids).taken :]
         before = time.perf_counter() - begun

@@ -642,6 +642,10 @@ class SparseShard:
         """
         return self._index.unknown(ids)
 
+    def fetch_order(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return ids, int64 [n], in the order in which ``fetch`` takes the least time."""
+        return ids
+
     def fetch(self, ids: NDArray[np.int64]) -> Fetch:
         """Bring rows that are on disk into memory before they are needed: of some of the ids.
 

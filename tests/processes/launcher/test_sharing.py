@@ -149,10 +149,14 @@ async def test_shared_imports_that_do_not_end_are_named_and_given_up(tmp_path: P
     assert children() == before
     assert "renewed" in said
     assert [line for line in said if line != "renewed"] == [
-        f"waiting for process {process}, which imports torch for all processes of the job; "
-        "at most 60 s",
-        "the shared imports were not done after 60 s: each process does its own imports, "
-        "which takes longer",
+        (
+            f"waiting for process {process}, which imports torch for all processes of the "
+            "job; at most 60 s"
+        ),
+        (
+            "the shared imports were not done after 60 s: each process does its own imports, "
+            "which takes longer"
+        ),
     ]
 
 

@@ -5,6 +5,7 @@ the other, so that whatever else is asked of that owner waits for one slice.
 """
 
 import asyncio
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import numpy as np
@@ -67,6 +68,8 @@ class Prefetches:
             if block.rows.cold.rows and len(own := rows.ids[rows.within(block.shards)])
         }
         until = self._until(request.deadline)
+        async with self._turn:
+            left = await self._in_order(table, left)
         num_brought = num_left = 0
         while left and self._clock.monotonic() < until:
             async with self._turn:
@@ -80,6 +83,18 @@ class Prefetches:
         has_tier = any(block.rows.cold.rows for block in table.blocks)
         return Message(fields={"tier": has_tier, "brought": num_brought, "left": num_left})
 
+    async def _in_order(
+        self, table: SparseTable, left: Mapping[int, NDArray[np.int64]]
+    ) -> dict[int, NDArray[np.int64]]:
+        """Return the ids of each block in the order in which they are on disk."""
+        ordered: dict[int, NDArray[np.int64]] = {}
+
+        def order(index: int, ids: NDArray[np.int64]) -> None:
+            ordered[index] = table.blocks[index].rows.fetch_order(ids)
+
+        await self._run(table, left, order)
+        return ordered
+
     async def _slice(
         self, table: SparseTable, left: dict[int, NDArray[np.int64]]
     ) -> dict[int, Fetch]:
@@ -89,15 +104,24 @@ class Prefetches:
         def fetch(index: int, ids: NDArray[np.int64]) -> None:
             done[index] = table.blocks[index].rows.fetch(ids)
 
+        await self._run(table, left, fetch)
+        return done
+
+    async def _run(
+        self,
+        table: SparseTable,
+        left: Mapping[int, NDArray[np.int64]],
+        do: Callable[[int, NDArray[np.int64]], None],
+    ) -> None:
+        """Have the owner of each block do something with its ids."""
         await self._owners.run(
             Job(
                 table.blocks[index].owner,
                 table.blocks[index].work(len(ids)),
-                partial(fetch, index, ids),
+                partial(do, index, ids),
             )
             for index, ids in left.items()
         )
-        return done
 
     def _until(self, deadline: float | None) -> float:
         """Return when a request is to be answered that has a deadline, or none."""

@@ -172,6 +172,18 @@ class DiskTier:
         self._lookups.find(keys[rest], rest, answers, deadline)
         return answers.found == FOUND, answers.rows
 
+    def page_order(self, keys: NDArray[np.uint64]) -> NDArray[np.uint32]:
+        """Return the order in which the pages of keys lie: uint32 [n], for uint64 [n].
+
+        A few thousand keys of many, in this order, are on pages beside each other, which are
+        read at once.
+
+        Raises:
+            TierClosedError: if the tier is closed.
+        """
+        self._ready()
+        return self._lookups.order(keys)[1]
+
     def iterate(self) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.uint32]]]:
         """Yield all rows, in the order of pages: keys uint64 [n] and rows uint32 [n, W].
 

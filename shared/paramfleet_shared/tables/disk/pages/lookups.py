@@ -71,19 +71,27 @@ class Lookups:
             TierLateError: if the deadline is over.
         """
         files, place = self._files, self._files.main
-        pages = np.empty(keys.size, np.int64)
-        pages_of(keys, files.form, (files.state.groups, files.state.pages), pages)
+        pages, order = self.order(keys)
         while keys.size:
-            order = np.empty(keys.size, np.uint32)
-            sort_numbered(pages.view(np.uint64), order)
             keys, numbers = keys[order], numbers[order]
             self._find_sorted(place, pages, (keys, numbers), answers, deadline)
             following = answers.found[numbers]
             rest = following < ABSENT
             keys, numbers = keys[rest], numbers[rest]
-            pages = -following[rest] - 1
+            pages, order = _sorted(-following[rest] - 1)
             place = files.overflow
             self.num_seconds += keys.size
+
+    def order(self, keys: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
+        """Return the first pages of keys, uint64 [n], in order, and where each key stood.
+
+        Returns:
+            int64 [n] and uint32 [n].
+        """
+        files = self._files
+        pages = np.empty(keys.size, np.int64)
+        pages_of(keys, files.form, (files.state.groups, files.state.pages), pages)
+        return _sorted(pages)
 
     def _find_sorted(
         self,
@@ -129,6 +137,13 @@ class Lookups:
                 answers.rows,
             )
             begin = end
+
+
+def _sorted(pages: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
+    """Return pages, int64 [n], sorted in place, and where each of them stood."""
+    order = np.empty(pages.size, np.uint32)
+    sort_numbered(pages.view(np.uint64), order)
+    return pages, order
 
 
 def spans(firsts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -30,6 +30,7 @@ from paramfleet_shared.tables.disk.shards.moving import (
 )
 from paramfleet_shared.tables.disk.stats import TierStats
 from paramfleet_shared.tables.disk.tier import MAX_ROW_BYTES
+from paramfleet_shared.tables.kernels.basics.compiled import as_input
 from paramfleet_shared.tables.memory.image import IndexCounts, RowSpace, ShardImage
 from paramfleet_shared.tables.rows.cold import Fetch
 from paramfleet_shared.tables.rows.evicting import AsOf, is_valued
@@ -53,8 +54,9 @@ def check_row_width(spec: TableSpec) -> None:
         raise TierRowError(table=spec.name, row_bytes=row_bytes, limit=MAX_ROW_BYTES)
 
 
-_MOST_LOOKED_AT = 1 << 15
-"""Ids of a ``fetch``, wherever their rows are: some milliseconds."""
+_LOOKED_AT = 8
+"""Ids of a ``fetch``, wherever their rows are, for each that it may look for on disk: what is
+looked at and not taken is looked at again by the next one."""
 
 
 class TieredShard(SparseShard):
@@ -221,12 +223,20 @@ class TieredShard(SparseShard):
         self._index.release(slots)
 
     @override
+    def fetch_order(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        tier = self._mover.tier
+        if tier is None:
+            return ids
+        return ids[tier.page_order(as_input(ids, np.int64).view(np.uint64))]
+
+    @override
     def fetch(self, ids: NDArray[np.int64]) -> Fetch:
         tier = self._mover.tier
         if tier is None:
             return Fetch(len(ids))
         begun = self._clock.monotonic()
-        done = self._mover.fetch(tier, ids[:_MOST_LOOKED_AT], self._slice.num)
+        num = self._slice.num
+        done = self._mover.fetch(tier, ids[: _LOOKED_AT * num], num)
         self._mover.settle()
         self._slice.note(self._clock.monotonic() - begun, is_whole=done.taken < len(ids))
         return done

@@ -18,7 +18,7 @@ from paramfleet_shared.tables.disk.errors import TierLeaveError, TierReadError
 from paramfleet_shared.tables.disk.shards import images
 from paramfleet_shared.tables.disk.shards.moving import BESIDE_BYTES, TieredOptions
 from paramfleet_shared.tables.disk.shards.shard import TieredShard
-from paramfleet_shared.tables.disk.stats import TierOptions
+from paramfleet_shared.tables.disk.stats import TierOptions, TierStats
 from paramfleet_shared.tables.memory.budget import MemoryBudget
 from paramfleet_shared.tables.rows.cold import Fetch
 from paramfleet_shared.tables.rows.evicting import AsOf
@@ -374,6 +374,12 @@ def test_a_shard_of_another_owner_is_left_alone(folders: Folders) -> None:
     assert other.cold.rows > 200
 
 
+def stats_of(shard: TieredShard) -> TierStats:
+    stats = shard.tier_stats()
+    assert stats is not None
+    return stats
+
+
 def fetch(shard: TieredShard, ids: NDArray[np.int64]) -> Fetch:
     """Fetch rows of ids, slice by slice; return what became of all."""
     taken = brought = left = 0
@@ -382,6 +388,23 @@ def fetch(shard: TieredShard, ids: NDArray[np.int64]) -> Fetch:
         assert done.taken > 0
         taken, brought, left = taken + done.taken, brought + done.brought, left + done.left
     return Fetch(taken, brought, left)
+
+
+def test_ids_in_the_order_of_a_fetch_are_read_with_fewer_requests(folders: Folders) -> None:
+    requests = []
+    for is_ordered in (False, True):
+        _, shard = pair(TABLES["plain"], folders, rows=3000)
+        ids = np.arange(24_000)
+        np.testing.assert_array_equal(shard.fetch_order(ids), ids)  # as long as all rows fit
+        shard.create(ids)
+        before = stats_of(shard).page_requests
+        ordered = shard.fetch_order(ids)
+        assert sorted(ordered) == ids.tolist()
+
+        assert fetch(shard, ordered if is_ordered else ids).brought > 0
+
+        requests.append(stats_of(shard).page_requests - before)
+    assert requests[1] < requests[0] / 2
 
 
 def test_fetched_rows_are_read_once(folders: Folders) -> None:
