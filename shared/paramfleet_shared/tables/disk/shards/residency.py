@@ -135,6 +135,9 @@ class Residency:
         """
         self._fit_sketch(most_main)
         num = min(num, self.num_rows)
+        # Memory may be smaller than it was: main rows would keep the place of the window.
+        surplus = self._victims(min(num, max(0, self.num_main - most_main)))
+        num -= surplus.size
         free = max(0, most_main - self.num_main)
         candidates = self._oldest(num + free)
         self.num_window -= candidates.size
@@ -148,7 +151,8 @@ class Residency:
         stays = (stays | self._are_kept(rivals)) & ~self._are_kept(mine)
         self._make_main(np.where(stays, rivals, mine))
         # Rows without a rival leave: the window was short, or memory is smaller now.
-        return np.concatenate([np.where(stays, mine, rivals), rest[pairs:], victims[pairs:]])
+        leaving = np.where(stays, mine, rivals), rest[pairs:], victims[pairs:]
+        return np.concatenate([surplus, *leaving])
 
     def _oldest(self, num: int) -> NDArray[np.int64]:
         """Return the slots that entered the window first: int64, ``num`` or as many there are.

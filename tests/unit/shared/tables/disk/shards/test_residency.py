@@ -135,6 +135,23 @@ def test_memory_may_become_smaller_than_a_part_of_it() -> None:
     assert memory.residency.num_rows == 7
 
 
+def test_what_comes_stays_for_a_while_also_when_memory_has_become_smaller() -> None:
+    memory = Memory(1000)
+    for _ in range(3):
+        for first in range(0, 1200, 100):
+            memory.use(first + np.arange(100))
+    memory.capacity = 800  # below what was among the main rows
+
+    memory.use(np.arange(3000, 3100))  # which brings it down to that
+
+    for step in range(20):
+        ids = 5000 + 10 * step + np.arange(10)
+        memory.use(ids)
+        assert memory.use(ids) == 0, "the gradients of what was read"
+    most = int(800 * (1 - WINDOW_SHARE))
+    assert memory.residency.num_main == most
+
+
 def test_rows_that_were_removed_leave_no_more() -> None:
     residency = Residency(100)
     slots = np.arange(50)
