@@ -174,8 +174,7 @@ class _Work:
 
     def _device_reads(self) -> float:
         path = self._folder / "tier-0" / "pages"
-        reads = random_reads(path, num=READS, rng=self._rng, transfers=self._transfers)
-        return reads.rate
+        return random_reads(path, num=READS, rng=self._rng, transfers=self._transfers)
 
     def check(self) -> None:
         """See that all shards have the same rows.

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from conditions import quotients
-from cores import USABLE
-from device import PAGE_BYTES, Reads, random_reads
+from device import PAGE_BYTES, random_reads
 from harness import QUICK_BUDGET_S, Suite, markdown_table, suite_of, with_machine, write_json
 from paramfleet_shared.settings.config import read_environment
 from paramfleet_shared.system.processes.keeping import tied
@@ -58,13 +57,11 @@ rows of {DIM} floats with Adagrad, {SAMPLES} samples of 26 ids a step, drawn by 
 exponent 1.05 over all rows, through three layers of 400, with `fleet.prefetch`. A turn is a
 job of its own: it makes all rows, trains {WARM} passes of {STEPS} steps, and then those
 {PASSES} that are measured. `memory` has no budget, the others one for a tenth of the rows; in
-`passes known` the rows of the next pass are asked for by `fleet.prefetch_rows` while this one
-is trained, as training by days does. `device` is fio's random reads of 4 KiB, 64 at once, where
-it is installed, else a bare loop. `vs_allowed` compares with what the slower allows of the same
-round: the job in memory, or the disk's reads divided by the rows a sample read from it.
-`vs_processors` compares with what the processors allow besides: a sample takes their time of a
-sample in memory, and for each row that it read that of one bare read. Rows that go back to the
-disk, and all that isn't the bare read, are free in that limit."""
+`passes known` the rows of the next pass are asked for by `fleet.prefetch_rows` in the last
+quarter of this one, as training by days does. `device` is fio's random reads of 4 KiB, 64 at
+once, where it is installed, else a bare loop. `vs_allowed` compares with what the slower allows
+of the same round: the job in memory, or the disk's reads divided by the rows a sample read from
+it. `cpu_us/sample` is the time of all processors of the machine."""
 
 
 class Trained(NamedTuple):
@@ -77,25 +74,6 @@ class Trained(NamedTuple):
     """Rows that were read from disk, where they were counted."""
 
 
-class Limits(NamedTuple):
-    """What bare parts of one round allow, in samples a second."""
-
-    memory: float
-    device: Reads
-    cpu_s: float
-    """Of a sample in memory."""
-    misses: float
-
-    def allowed(self) -> float:
-        """Return the slower of the job in memory, and the disk."""
-        return min(self.memory, self.device.rate / max(self.misses, 1e-9))
-
-    def of_processors(self) -> float:
-        """Return what the processors allow of that."""
-        cpu_s = self.cpu_s + self.misses * self.device.cpu_s
-        return min(self.allowed(), len(USABLE) / cpu_s)
-
-
 def measure(folder: Path, *, num_rows: int = ROWS, budget_s: float = BUDGET_S) -> Suite:
     """Measure for about ``budget_s`` seconds in a folder of the disk.
 
@@ -103,7 +81,7 @@ def measure(folder: Path, *, num_rows: int = ROWS, budget_s: float = BUDGET_S) -
         ChildFailedError: if a job fails, or takes too long.
     """
     rounds = Rounds(CASES, budget_s=budget_s)
-    devices: list[Reads] = []
+    devices: list[float] = []
     trained: dict[str, list[Trained]] = {case: [] for case in OPTIONS}
     with tempfile.NamedTemporaryFile(dir=folder, prefix="cold-training-") as file:
         rng = np.random.default_rng(0)
@@ -112,21 +90,19 @@ def measure(folder: Path, *, num_rows: int = ROWS, budget_s: float = BUDGET_S) -
         os.fsync(file.fileno())
         for case in rounds.turns:
             if case == DEVICE:
-                reads = random_reads(
+                rate = random_reads(
                     Path(file.name), num=READS, rng=rng, transfers=Transfers("auto")
                 )
-                devices.append(reads)
-                rounds.figures[case].append(Turn(reads.rate, 0.0))
+                devices.append(rate)
+                rounds.figures[case].append(Turn(rate, 0.0))
                 continue
             trained[case].append(_train(case, folder, num_rows))
             rounds.figures[case].append(trained[case][-1].turn)
-    limits = [
-        Limits(memory.turn.rate, device, memory.cpu_s, tenth.misses)
+    allowed = [
+        min(memory.turn.rate, device / max(tenth.misses, 1e-9))
         for memory, device, tenth in zip(trained[MEMORY], devices, trained[TENTH], strict=True)
     ]
-    rates = [each.turn.rate for each in trained[TENTH]]
-    vs_allowed = quotients(rates, [each.allowed() for each in limits])
-    vs_processors = quotients(rates, [each.of_processors() for each in limits])
+    vs_allowed = quotients([each.turn.rate for each in trained[TENTH]], allowed)
 
     def spread(values: Sequence[float]) -> Ratio:
         return Ratio.of(rounds.turns.kept(values))
@@ -139,21 +115,18 @@ def measure(folder: Path, *, num_rows: int = ROWS, budget_s: float = BUDGET_S) -
         found = {"samples_per_s": rounds.figure(case), **ratio, "cpu_us/sample": cpu_us}
         return {"case": case, **found, "misses/sample": misses}
 
-    cpu_us = spread([each.cpu_s * 1e6 for each in devices])
     return suite_of(
         "cold_training",
         rows=[
             row(MEMORY),
-            {"case": DEVICE, "reads_per_s": rounds.figure(DEVICE), "cpu_us/read": cpu_us},
-            row(TENTH)
-            | {"vs_allowed": spread(vs_allowed), "vs_processors": spread(vs_processors)},
+            {"case": DEVICE, "reads_per_s": rounds.figure(DEVICE)},
+            row(TENTH) | {"vs_allowed": spread(vs_allowed)},
             row(KNOWN),
         ],
         headlines={
             "training_tenth_vs_memory": rounds.headline(TENTH, MEMORY),
             "training_known_vs_memory": rounds.headline(KNOWN, MEMORY),
             "training_tenth_vs_allowed": rounds.turns.headline(vs_allowed),
-            "training_tenth_vs_processors": rounds.turns.headline(vs_processors),
         },
         method=METHOD,
         turns={"cold_training": rounds.turns},

@@ -6,15 +6,14 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from time import perf_counter, process_time
-from typing import NamedTuple
+from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_shared.tables.disk.access.transfers import DEPTH, Arena, Transfers
 
-__all__ = ["PAGE_BYTES", "Reads", "bare_s", "fio", "has_fio", "random_reads"]
+__all__ = ["PAGE_BYTES", "bare_s", "fio", "has_fio", "random_reads"]
 
 PAGE_BYTES = 4096
 FIO_S = 1.0
@@ -25,18 +24,9 @@ def has_fio() -> bool:
     return shutil.which("fio") is not None
 
 
-class Reads(NamedTuple):
-    """Reads of 4 KiB in any order, as many at once as a tier on disk asks for."""
-
-    rate: float
-    """A second."""
-    cpu_s: float
-    """Seconds of a processor for one, the kernel's included."""
-
-
 def random_reads(
     path: Path, *, num: int, rng: np.random.Generator, transfers: Transfers
-) -> Reads:
+) -> float:
     """Return how many reads of 4 KiB in any order a second the disk of a file answers.
 
     Args:
@@ -46,12 +36,9 @@ def random_reads(
         transfers: Does them.
     """
     if has_fio():
-        found = fio(path, "randread", "4k", DEPTH)
-        return Reads(found["iops"], found["cpu_share"] / found["iops"])
+        return fio(path, "randread", "4k", DEPTH)["iops"]
     pages = rng.integers(0, path.stat().st_size // PAGE_BYTES, num)
-    cpu = process_time()
-    seconds = bare_s(path, pages * PAGE_BYTES, PAGE_BYTES, transfers)
-    return Reads(num / seconds, (process_time() - cpu) / num)
+    return num / bare_s(path, pages * PAGE_BYTES, PAGE_BYTES, transfers)
 
 
 def bare_s(path: Path, offsets: NDArray[np.int64], size: int, transfers: Transfers) -> float:
@@ -69,10 +56,7 @@ def bare_s(path: Path, offsets: NDArray[np.int64], size: int, transfers: Transfe
 
 
 def fio(path: Path, rw: str, block: str, depth: int, *more: str) -> Mapping[str, float]:
-    """Return what fio says of its reads or writes.
-
-    ``cpu_share`` is the part of one processor that it used.
-    """
+    """Return what fio says of its reads or writes."""
     command = ["fio", "--name=x", f"--filename={path}", f"--rw={rw}", f"--bs={block}"]
     command += ["--direct=1", "--ioengine=io_uring", f"--iodepth={depth}", "--norandommap"]
     command += ["--randrepeat=0", "--invalidate=1", "--output-format=json", "--fallocate=none"]
@@ -80,5 +64,5 @@ def fio(path: Path, rw: str, block: str, depth: int, *more: str) -> Mapping[str,
         command += ["--readonly", f"--runtime={FIO_S}", "--time_based"]
     done = subprocess.run([*command, *more], capture_output=True, text=True, check=True)
     job = json.loads(done.stdout[done.stdout.index("{") :])["jobs"][0]
-    found: dict[str, float] = job["write" if rw == "write" else "read"]
-    return {**found, "cpu_share": (job["usr_cpu"] + job["sys_cpu"]) / 100}
+    found: Mapping[str, float] = job["write" if rw == "write" else "read"]
+    return found

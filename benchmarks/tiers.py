@@ -103,7 +103,7 @@ class _Work:
     def _device_reads(self) -> float:
         return random_reads(
             self._pages_file, num=READS, rng=self._rng, transfers=self._transfers
-        ).rate
+        )
 
     def _device_reading(self) -> float:
         if has_fio():

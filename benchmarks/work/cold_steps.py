@@ -14,6 +14,7 @@ from typing_extensions import override
 
 import paramfleet as fleet
 from busy import busy_s
+from paramfleet.runner.online.data.coming_rows import LATE_SHARE
 from paramfleet_shared.settings.config import read_environment
 from paramfleet_shared.system.processes.keeping import tied
 from paramfleet_shared.system.processes.own_modules import module_command
@@ -87,15 +88,16 @@ def train(options: argparse.Namespace) -> None:
         optimizer.minimize(model.ids(torch.from_numpy(as_ids(ranks))).sum() * 0.0)
     draws = Draws(options.rows, options.samples)
     passes = [draws.a_pass(options.steps) for _ in range(options.warm + options.passes)]
+    late = int(options.steps * (1 - LATE_SHARE))
     reads, busy, began = 0, busy_s(), time.perf_counter()
     for number, batches in enumerate(passes):
         if number == options.warm:
             reads = cold_reads() if options.counts else 0
             busy, began = busy_s(), time.perf_counter()
         coming = None
-        if options.known and number + 1 < len(passes):
-            coming = fleet.prefetch_rows(model.ids, np.unique(np.stack(passes[number + 1])))
-        for ids in fleet.prefetch(batches, model):
+        for step, ids in enumerate(fleet.prefetch(batches, model)):
+            if step == late and options.known and number + 1 < len(passes):
+                coming = fleet.prefetch_rows(model.ids, np.unique(np.stack(passes[number + 1])))
             labels = (ids[:, 0] % 2).float()
             loss = torch.nn.functional.binary_cross_entropy_with_logits(model(ids), labels)
             optimizer.minimize(loss)

@@ -81,7 +81,8 @@ class PServerSettings(JobSettings):
     machine or container."""
 
     owner_threads: int = 0
-    """Threads that work on the tables; 0 means half of the machine's cores, at most 8."""
+    """Threads that work on the tables; at most 8. 0 means half of the machine's cores, or all
+    of them where rows may be on disk, which they wait for."""
 
     max_tables: int = 1024
     """Largest number of tables that a job may declare."""
@@ -203,4 +204,8 @@ class PServerSettings(JobSettings):
     @property
     def num_owners(self) -> int:
         """Return how many owner threads to start."""
-        return self.owner_threads or max(1, min(MAX_OWNERS, (os.cpu_count() or 1) // 2))
+        cores = os.cpu_count() or 1
+        has_budget = bool(self.memory_budget_bytes or self.table_budgets)
+        return self.owner_threads or max(
+            1, min(MAX_OWNERS, cores if has_budget else cores // 2)
+        )

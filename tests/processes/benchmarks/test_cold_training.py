@@ -19,12 +19,10 @@ def test_a_small_training_with_rows_on_disk_is_measured(
 
     rows = {row["case"]: row for row in suite["rows"]}
     assert list(rows) == list(cold_training.CASES)
-    device = rows.pop(cold_training.DEVICE)
-    assert device["reads_per_s"].median > 0
-    assert device["cpu_us/read"].median > 0
+    assert rows.pop(cold_training.DEVICE)["reads_per_s"].median > 0
     assert all(row["samples_per_s"].median > 0 for row in rows.values())
     tenth = rows[cold_training.TENTH]
     assert tenth["misses/sample"].median > 0
-    assert tenth["vs_processors"].median >= tenth["vs_allowed"].median > 0
+    assert tenth["vs_allowed"].median > 0
     assert all(row["cpu_us/sample"].median > 0 for row in rows.values())
     assert list(tmp_path.iterdir()) == []

@@ -1,5 +1,7 @@
 """Settings of the pserver."""
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,18 @@ def test_the_defaults_are_valid_and_take_a_part_of_the_machine() -> None:
 
     assert 1 <= settings.num_owners <= MAX_OWNERS
     assert PServerSettings(owner_threads=3).num_owners == 3
+
+
+def test_where_rows_may_be_on_disk_there_are_more_owners_than_else(tmp_path: Path) -> None:
+    cores = os.cpu_count() or 1
+    cold = {"cold_dir": str(tmp_path)}
+
+    assert PServerSettings().num_owners == max(1, min(MAX_OWNERS, cores // 2))
+    for budget in ({"memory_budget_bytes": 1 << 30}, {"table_memory_budgets": "ads=1000000"}):
+        settings = PServerSettings(**cold, **budget)  # type: ignore[arg-type]
+        assert settings.num_owners == min(MAX_OWNERS, cores)
+    few = PServerSettings(memory_budget_bytes=1 << 30, owner_threads=1, **cold)  # type: ignore[arg-type]
+    assert few.num_owners == 1
 
 
 def test_own_and_shared_fields_come_from_the_environment() -> None:

@@ -21,8 +21,9 @@ from paramfleet_shared.tables.rows.batch import RowIds
 
 __all__ = ["DiskRows", "Prefetched", "PrefetchedRows"]
 
-MAX_IDS = 1 << 16
-"""Of one request to all pservers: half a MiB, and a second of a disk or less."""
+MAX_IDS = 1 << 18
+"""Of one request to all pservers: 2 MiB. Of many ids several are on one page of a disk, or on
+pages beside each other, which are read at once."""
 
 MOST_WAITING = 4
 """Batches whose rows wait to be asked for; those behind are read by their pulls."""
@@ -60,7 +61,7 @@ class PrefetchedRows:
 
         Args:
             timeout_s: Seconds to wait at most; the requests go on after that. None waits for
-                their own deadline, ``call_timeout_s`` for each 65,536 ids.
+                their own deadline, ``call_timeout_s`` for each 262,144 ids.
 
         Raises:
             TimeoutError: if it takes longer.
