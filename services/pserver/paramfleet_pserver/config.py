@@ -14,6 +14,8 @@ __all__ = ["PServerSettings"]
 
 MAX_OWNERS = 8
 """More threads than this share the memory's bandwidth and no longer gain by it."""
+WAITING_OWNERS = 4
+"""Where rows may be on disk: so many at least, if there are as many cores."""
 
 
 _MOST_BUDGET = 1 << 50
@@ -81,8 +83,8 @@ class PServerSettings(JobSettings):
     machine or container."""
 
     owner_threads: int = 0
-    """Threads that work on the tables; at most 8. 0 means half of the machine's cores, or all
-    of them where rows may be on disk, which they wait for."""
+    """Threads that work on the tables. 0 means half of the machine's cores, at most 8; where
+    rows may be on disk, which threads wait for, all of up to 4 cores."""
 
     max_tables: int = 1024
     """Largest number of tables that a job may declare."""
@@ -206,6 +208,5 @@ class PServerSettings(JobSettings):
         """Return how many owner threads to start."""
         cores = os.cpu_count() or 1
         has_budget = bool(self.memory_budget_bytes or self.table_budgets)
-        return self.owner_threads or max(
-            1, min(MAX_OWNERS, cores if has_budget else cores // 2)
-        )
+        least = min(cores, WAITING_OWNERS) if has_budget else 1
+        return self.owner_threads or max(least, min(MAX_OWNERS, cores // 2))

@@ -24,7 +24,7 @@ def test_where_rows_may_be_on_disk_there_are_more_owners_than_else(tmp_path: Pat
     assert PServerSettings().num_owners == max(1, min(MAX_OWNERS, cores // 2))
     for budget in ({"memory_budget_bytes": 1 << 30}, {"table_memory_budgets": "ads=1000000"}):
         settings = PServerSettings(**cold, **budget)  # type: ignore[arg-type]
-        assert settings.num_owners == min(MAX_OWNERS, cores)
+        assert settings.num_owners == max(min(cores, 4), min(MAX_OWNERS, cores // 2))
     few = PServerSettings(memory_budget_bytes=1 << 30, owner_threads=1, **cold)  # type: ignore[arg-type]
     assert few.num_owners == 1
 

@@ -100,8 +100,8 @@ class _Bytes(click.ParamType[int]):
     type=click.IntRange(1, 1024),
     default=4,
     show_default=True,
-    help="Threads of each pserver that work on tables. With rows on disk, a pserver uses one "
-    "for each core, at most 8, if not set otherwise.",
+    help="Threads of each pserver that work on tables. With rows on disk, a pserver uses all "
+    "of up to 4 cores, or half of its cores, at most 8, if not set otherwise.",
 )
 @click.option("--memory", type=_Bytes(), help="Memory of each pserver, as 32G.")
 @click.option(
