@@ -167,7 +167,8 @@ class FetchSlice:
         """Note how long a slice took.
 
         Args:
-            seconds: It, with what left memory for the rows that came.
+            seconds: It, without what left memory for the rows that came: a step of a merge
+                takes as long whatever the slice is.
             is_whole: Whether it was one of ``num`` ids, and not the rest of a request.
         """
         if seconds > SLICE_S:

@@ -237,8 +237,8 @@ class TieredShard(SparseShard):
         begun = self._clock.monotonic()
         num = self._slice.num
         done = self._mover.fetch(tier, ids[: _LOOKED_AT * num], num)
-        self._mover.settle()
         self._slice.note(self._clock.monotonic() - begun, is_whole=done.taken < len(ids))
+        self._mover.settle()
         return done
 
     @override
