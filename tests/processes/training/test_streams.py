@@ -131,7 +131,9 @@ def test_rows_that_go_are_gone_in_the_stream(jobs: Any, tmp_path: Path) -> None:
 
 
 def test_who_has_another_secret_reads_nothing(jobs: Any, tmp_path: Path) -> None:
-    running = jobs.start("train_tiny.py", "--steps", "4")
+    refused = tmp_path / "refused"
+    refused.mkdir()
+    running = jobs.start("train_tiny.py", "--steps", "21", "--reader", str(refused))
     settings = JobSettings(job=running.job, redis=running.redis, secret="x" * 40)
     writer = StreamWriter(tmp_path / "stream", clock=SystemClock())
 
@@ -139,4 +141,5 @@ def test_who_has_another_secret_reads_nothing(jobs: Any, tmp_path: Path) -> None
         asyncio.run(Exporter(lambda: settings, writer, ExportPlan(), clock=SystemClock()).run())
 
     assert not (tmp_path / "stream" / "stream.json").exists()
-    running.end()
+    (refused / "0").touch()  # the job has waited for it: one that has ended refuses nobody
+    assert set(running.end().codes.values()) == {0}
