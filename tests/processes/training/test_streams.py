@@ -122,9 +122,11 @@ def test_a_stream_ends_with_what_the_job_exports(jobs: Any, tmp_path: Path, mode
 def test_rows_that_go_are_gone_in_the_stream(jobs: Any, tmp_path: Path) -> None:
     export, stream = tmp_path / "export", tmp_path / "stream"
     args = ["--mode", "sync", "--steps", "40", "--inference", str(export), "--days", "10"]
-    running = jobs.start("train_tiny.py", *args, "--accessor", "SparseAdaGradSGDRule")
+    seen = Seen(tmp_path / "seen")
+    args += ["--reader", str(seen.folder), "--accessor", "SparseAdaGradSGDRule"]
+    running = jobs.start("train_tiny.py", *args)
 
-    with exported(running, stream, every_s=0.05):
+    with exported(running, stream, seen, every_s=0.05):
         assert set(running.end().codes.values()) == {0}
 
     assert_is(stream, export)
