@@ -31,8 +31,8 @@ ALONE = "slow_machine"
 
 AT_ONCE = ("--numprocesses=3", "--dist=loadfile", "--no-loadscope-reorder", "--durations=25")
 """How most of the suite runs: three files at once on two cores, because tests of processes
-often wait; in the order that ``ORDER`` gives. With four it takes a fifth less, and eight processes
-want a core at a time: too many for tests that watch what others do."""
+often wait; in the order that ``ORDER`` gives. With four it takes a fifth less, and eight
+processes want a core at a time: too many for tests that watch what others do."""
 
 BESIDE = ("architecture", "fuzz", "recovery", "unit")
 """Folders of ``tests`` whose tests run beside those of ``WAITING``, and give way to them."""

@@ -15,9 +15,12 @@ A name is loaded when it is first used: a reader of a ``pipe_command`` runs once
 one that takes its generator from here does without torch.
 """
 
+import contextlib
 import gc
 import importlib
+import re
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paramfleet_shared.system.processes.ending import note_ending
@@ -155,10 +158,14 @@ def _instead_of_torch() -> str:
     """Return the file that ``import torch`` finds in the script's folder; empty without one."""
     torch = sys.modules.get("torch")
     if torch is not None:
-        return "" if hasattr(torch, "__path__") else str(torch.__file__)
+        return "" if hasattr(torch, "__path__") else str(getattr(torch, "__file__", ""))
     script = str(getattr(sys.modules.get("__main__"), "__file__", None) or "")
-    is_found = not sys.flags.safe_path and script.rpartition("/")[2] == "torch.py"
-    return script if is_found else ""
+    if sys.flags.safe_path or script.rpartition("/")[2] != "torch.py":
+        return ""
+    with contextlib.suppress(OSError, ValueError):
+        source = Path(script).read_text(encoding="utf-8")
+        return script if re.search(r"^\s*(import|from) torch\b", source, re.MULTILINE) else ""
+    return ""
 
 
 if _found := _instead_of_torch():

@@ -69,6 +69,19 @@ def test_the_client_is_imported_when_it_is_used() -> None:
     assert not roots & (OF_TRAINING | {"numba", "numpy", "aiohttp", "redis"})
 
 
+def test_a_script_of_the_name_of_torch_may_do_without_it(tmp_path: Path) -> None:
+    script = tmp_path / "torch.py"
+    script.write_text(
+        "import paramfleet as fleet\nprint(fleet.MultiSlotDataGenerator.__name__)"
+    )
+
+    ended = subprocess.run(
+        tied([sys.executable, str(script)]), capture_output=True, text=True, check=True
+    )
+
+    assert ended.stdout == "MultiSlotDataGenerator\n"
+
+
 @pytest.mark.parametrize(("first", "then"), [("torch", "paramfleet"), ("paramfleet", "torch")])
 @pytest.mark.parametrize("name", ["torch.py", "train.py"])
 def test_a_file_that_hides_torch_is_named(

@@ -194,7 +194,8 @@ async def test_a_snapshot_of_another_number_of_owners_is_refused_by_name() -> No
     error = await outcome_of(await saved_training("async"), num_owners=3)
 
     assert isinstance(error, SnapshotPlaceError)
-    assert "num_owners = 2, and this server 3" in str(error)
+    assert "of 2 owner threads, and this server has 3" in str(error)
+    assert "owner_threads = 2" in str(error)
 
 
 async def test_a_snapshot_of_more_workers_than_a_job_can_have_is_refused_at_once() -> None:

@@ -137,8 +137,10 @@ class FetchedRows:
         last = waits[np.unique(slots[waits], return_index=True)[1]]
         asked = list(self._asked)
         self._asked.clear()
-        for number in each_once(request[last]).tolist():
-            own = slots[last[request[last] == number]]
+        last.sort()  # each request's own are beside each other then
+        numbers, firsts = np.unique(request[last], return_index=True)
+        parts = np.split(slots[last], firsts[1:])
+        for number, own in zip(numbers.tolist(), parts, strict=False):  # none has no number
             self._asked.append((own, asked[number][1]))
         self._num_remembered = last.size
 

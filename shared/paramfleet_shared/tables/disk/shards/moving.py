@@ -191,7 +191,7 @@ class RowMover:
         taken = keys.size if places.size <= most else int(places[most])
         flags = (self._flags, _ON_DISK | _CLEAN, NONE_WAITS)
         self._residency.touch(keys[:taken], slots[:taken], flags)
-        capacity = self._rows_in_memory()
+        capacity = self.capacity
         self._fetched.age(self._residency.num_entered, capacity)
         here = slots[:taken]
         self._fetched.note_found(here[here >= 0], self._residency.num_entered, capacity)
@@ -245,7 +245,7 @@ class RowMover:
         Raises:
             FleetError: as ``DiskTier.put``.
         """
-        num, capacity = self._residency.num_rows, self._rows_in_memory()
+        num, capacity = self._residency.num_rows, self.capacity
         if num > max(capacity, self._full_until):
             try:
                 tier = self.tier = self._opened() if self.tier is None else self.tier
@@ -308,7 +308,8 @@ class RowMover:
         self._flags[slots] = 0
         self._cold.file_bytes, self._cold.memory_bytes = tier.file_bytes, tier.memory_bytes
 
-    def _rows_in_memory(self) -> int:
+    @property
+    def capacity(self) -> int:
         """Return how many rows may be in memory."""
         budget, share, num_rows = self._options.budget, self._share, self.num_rows
         if num_rows != share.num_rows:

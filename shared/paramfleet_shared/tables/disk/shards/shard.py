@@ -54,6 +54,9 @@ def check_row_width(spec: TableSpec) -> None:
         raise TierRowError(table=spec.name, row_bytes=row_bytes, limit=MAX_ROW_BYTES)
 
 
+_LEAST_LOADED = 256
+"""Rows that are loaded at once, where fewer fit into memory."""
+
 _LOOKED_AT = 8
 """Ids of a ``fetch``, wherever their rows are, for each that it may look for on disk: what is
 looked at and not taken is looked at again by the next one."""
@@ -252,6 +255,30 @@ class TieredShard(SparseShard):
 
         Returns:
             Those that had one in memory: int64 [m].
+
+        Raises:
+            RowShapeError: if an array has the wrong shape or type.
+            CapacityError: if there is no room for the new rows.
+            FleetError: as ``DiskTier.put``.
+        """
+        if not len(ids) == len(values) == len(states):
+            return self._load(ids, values, states)  # which says what is wrong
+        # A file has up to a million rows: memory that they took at once would stay taken. Fewer
+        # at once than fit would be merged into the pages many times.
+        most = max(_LEAST_LOADED, self._mover.capacity)
+        known = [np.empty(0, np.int64)]
+        for first in range(0, len(ids), most):
+            some = slice(first, first + most)
+            known.append(self._load(ids[some], values[some], states[some]))
+        return np.concatenate(known)
+
+    def _load(
+        self,
+        ids: NDArray[np.int64],
+        values: NDArray[np.float32],
+        states: NDArray[np.float32],
+    ) -> NDArray[np.int64]:
+        """Do as ``load``, all at once.
 
         Raises:
             RowShapeError: if an array has the wrong shape or type.

@@ -43,3 +43,22 @@ def test_rows_that_nobody_used_are_let_go_after_others_were_forgotten() -> None:
 
     assert fetched.waiting.size == 0
     assert fetched.num_remembered == 0
+
+
+def test_requests_that_are_forgotten_in_part_keep_their_moments() -> None:
+    fetched, random = FetchedRows(100_000, ColdRows()), np.random.default_rng(2)
+    asked_at = np.full(100_000, -1)
+    used = np.zeros(100_000, np.bool_)
+    for moment in range(400):
+        slots = np.arange(64 * moment, 64 * (moment + 1))
+        fetched.note_brought(slots, moment)
+        asked_at[slots], used[slots] = moment, False
+        some = random.choice(slots, 48, replace=False)
+        use(fetched, some)
+        used[some] = True
+    assert fetched.num_remembered < 400 * 64, "used ones were forgotten"
+
+    for moment in range(0, 400, 40):
+        fetched.age(moment + 2 * 10 + 1, 10)
+        waits = np.flatnonzero(fetched.waiting)
+        np.testing.assert_array_equal(waits, np.flatnonzero((asked_at > moment) & ~used))

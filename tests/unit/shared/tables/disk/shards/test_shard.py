@@ -374,6 +374,26 @@ def test_a_shard_of_another_owner_is_left_alone(folders: Folders) -> None:
     assert other.cold.rows > 200
 
 
+def test_rows_that_are_loaded_take_no_more_memory_than_others(folders: Folders) -> None:
+    spec, rows, num = TABLES["plain"], 5_000, 60_000
+    made, loaded = pair(spec, folders, rows=rows)[1], pair(spec, folders, rows=rows)[1]
+    ids = np.arange(num)
+    values = np.random.default_rng(0).normal(size=(num, 4)).astype(np.float32)
+    states = np.abs(values)
+    for first in range(0, num, 1000):
+        some = slice(first, first + 1000)
+        made.assign(ids[some], values[some], states[some])
+
+    loaded.load(ids, values, states)  # the rows of a whole file
+
+    assert loaded.num_rows == num
+    assert loaded.num_bytes < 2 * made.num_bytes
+    for first in range(0, num, 1000):
+        some = slice(first, first + 1000)
+        for found, expected in zip(loaded.read(ids[some]), (values, states), strict=True):
+            np.testing.assert_array_equal(found, expected[some])
+
+
 def stats_of(shard: TieredShard) -> TierStats:
     stats = shard.tier_stats()
     assert stats is not None
