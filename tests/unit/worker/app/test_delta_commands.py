@@ -182,7 +182,7 @@ def test_compacting_may_keep_few_bases(folder: str) -> None:
 
 def test_old_bases_are_pruned(folder: str) -> None:
     assert answer("prune", folder, "--keep", "2")["bases"] == [1, 2]
-    assert "bases kept: 2" in asked("prune", folder, "--keep", "1").output
+    assert "1 base kept: number 2" in asked("prune", folder, "--keep", "1").output
 
     assert answer("list", folder)["parts"][0]["number"] == 2
     assert asked("verify", folder).exit_code == 0

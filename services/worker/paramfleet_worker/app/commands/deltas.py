@@ -122,9 +122,12 @@ def _prune(folder: Path, *, keep: int, as_json: bool) -> None:
 
     def run() -> int:
         head = prune_folder(folder, SystemClock(), keep=keep)
-        kept = ", ".join(map(str, head.bases))
+        numbers = ", ".join(map(str, head.bases))
+        kept = f"1 base kept: number {numbers}"
+        if len(head.bases) != 1:
+            kept = f"{len(head.bases)} bases kept: numbers {numbers}"
         answer = {"path": str(folder), "bases": list(head.bases)}
-        show(answer, [f"{folder}: bases kept: {kept}"], as_json=as_json)
+        show(answer, [f"{folder}: {kept}"], as_json=as_json)
         return 0
 
     sys.exit(exit_code_of("delta prune", run))

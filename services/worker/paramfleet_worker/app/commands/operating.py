@@ -60,7 +60,7 @@ Run = Callable[[Operator, dict[str, Any]], None]
 
 
 def _status(operator: Operator, options: dict[str, Any]) -> None:
-    """Show the state of a job: workers, pservers, tables."""
+    """Show the state of a job: its workers and its pservers."""
     status = operator.get("status")
     show(status, board(status, width=_PLAIN_WIDTH), options)
 
