@@ -77,7 +77,6 @@ def measure(folder: Path, *, num_rows: int = ROWS, budget_s: float = BUDGET_S) -
         ChildFailedError: if a job fails, or takes too long.
     """
     rounds = Rounds(CASES, budget_s=budget_s)
-    devices: list[float] = []
     trained: dict[str, list[Trained]] = {case: [] for case in OPTIONS}
     with tempfile.NamedTemporaryFile(dir=folder, prefix="cold-training-") as file:
         rng = np.random.default_rng(0)
@@ -89,16 +88,17 @@ def measure(folder: Path, *, num_rows: int = ROWS, budget_s: float = BUDGET_S) -
                 rate = random_reads(
                     Path(file.name), num=READS, rng=rng, transfers=Transfers("auto")
                 )
-                devices.append(rate)
                 rounds.figures[case].append(Turn(rate, 0.0))
                 continue
             trained[case].append(_train(case, folder, num_rows))
             rounds.figures[case].append(trained[case][-1].turn)
     allowed = [
-        min(memory.turn.rate, device / max(tenth.misses, 1e-9))
-        for memory, device, tenth in zip(trained[MEMORY], devices, trained[TENTH], strict=True)
+        min(memory.rate, device.rate / max(tenth.misses, 1e-9))
+        for memory, device, tenth in zip(
+            rounds.figures[MEMORY], rounds.figures[DEVICE], trained[TENTH], strict=True
+        )
     ]
-    vs_allowed = quotients([each.turn.rate for each in trained[TENTH]], allowed)
+    vs_allowed = quotients([turn.rate for turn in rounds.figures[TENTH]], allowed)
 
     def spread(values: Sequence[float]) -> Ratio:
         return Ratio.of(rounds.turns.kept(values))

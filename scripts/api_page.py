@@ -68,7 +68,7 @@ def render() -> str:
     for path, (name, sentence) in MODULES.items():
         parts.append(f"## {name}\n\n{sentence}\n")
         public = _public(importlib.import_module(path), name)
-        parts.append("\n".join(_line(*each) for each in public) + "\n")
+        parts.append("\n".join(_line(heading, found) for heading, _, found in public) + "\n")
         parts += [_entry(*each) for each in public]
     return "\n".join(parts)
 
@@ -82,9 +82,8 @@ def _public(module: ModuleType, name: str) -> list[tuple[str, str, Any]]:
     ]
 
 
-def _line(heading: str, public: str, found: Any) -> str:
+def _line(heading: str, found: Any) -> str:
     """Return what the list says of a name: how it is called, and what for."""
-    del public
     summary = (inspect.getdoc(found) or "").partition("\n")[0].replace("``", "`")
     return f"- `{heading}{_call(found)}`: {summary}"
 

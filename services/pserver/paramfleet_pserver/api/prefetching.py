@@ -5,7 +5,6 @@ the other, so that whatever else is asked of that owner waits for one slice.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
 from functools import partial
 
 import numpy as np
@@ -68,12 +67,12 @@ class Prefetches:
             if block.rows.cold.rows and len(own := rows.ids[rows.within(block.shards)])
         }
         until = self._until(request.deadline)
-        async with self._turn:
-            left = await self._in_order(table, left)
         num_brought = num_left = 0
+        is_first = True
         while left and self._clock.monotonic() < until:
             async with self._turn:
-                done = await self._slice(table, left)
+                done = await self._slice(table, left, is_first=is_first)
+            is_first = False
             for index, fetch in done.items():
                 num_brought += fetch.brought
                 num_left += fetch.left
@@ -83,45 +82,33 @@ class Prefetches:
         has_tier = any(block.rows.cold.rows for block in table.blocks)
         return Message(fields={"tier": has_tier, "brought": num_brought, "left": num_left})
 
-    async def _in_order(
-        self, table: SparseTable, left: Mapping[int, NDArray[np.int64]]
-    ) -> dict[int, NDArray[np.int64]]:
-        """Return the ids of each block in the order in which they are on disk."""
-        ordered: dict[int, NDArray[np.int64]] = {}
-
-        def order(index: int, ids: NDArray[np.int64]) -> None:
-            ordered[index] = table.blocks[index].rows.fetch_order(ids)
-
-        await self._run(table, left, order)
-        return ordered
-
     async def _slice(
-        self, table: SparseTable, left: dict[int, NDArray[np.int64]]
+        self, table: SparseTable, left: dict[int, NDArray[np.int64]], *, is_first: bool
     ) -> dict[int, Fetch]:
-        """Look for the first ids of each block; return what became of them."""
+        """Look for the first ids of each block; return what became of them.
+
+        Args:
+            table: Whose rows.
+            left: The ids of each block; the first slice puts them in the order of the disk.
+            is_first: Whether this is the first one.
+        """
         done: dict[int, Fetch] = {}
 
         def fetch(index: int, ids: NDArray[np.int64]) -> None:
-            done[index] = table.blocks[index].rows.fetch(ids)
+            rows = table.blocks[index].rows
+            if is_first:
+                left[index] = ids = rows.fetch_order(ids)
+            done[index] = rows.fetch(ids)
 
-        await self._run(table, left, fetch)
-        return done
-
-    async def _run(
-        self,
-        table: SparseTable,
-        left: Mapping[int, NDArray[np.int64]],
-        do: Callable[[int, NDArray[np.int64]], None],
-    ) -> None:
-        """Have the owner of each block do something with its ids."""
         await self._owners.run(
             Job(
                 table.blocks[index].owner,
                 table.blocks[index].work(len(ids)),
-                partial(do, index, ids),
+                partial(fetch, index, ids),
             )
             for index, ids in left.items()
         )
+        return done
 
     def _until(self, deadline: float | None) -> float:
         """Return when a request is to be answered that has a deadline, or none."""

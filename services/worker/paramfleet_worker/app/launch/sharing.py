@@ -104,8 +104,8 @@ class Sharing:
         began = last = self._clock.monotonic()
         while not self._imports.has(num_parts):
             now = self._clock.monotonic()
-            if is_over() or now - began > WITHIN_S:
-                if not is_over():
+            if (is_ended := is_over()) or now - began > WITHIN_S:
+                if not is_ended:
                     self._say(
                         f"the shared imports were not done after {WITHIN_S:.0f} s: each "
                         "process does its own imports, which takes longer"
