@@ -160,15 +160,10 @@ class DiskTier:
         answers = Answers(
             np.zeros(keys.size, np.int64), np.zeros((keys.size, files.form.pitch), np.uint32)
         )
-        rest = np.arange(keys.size)
-        for part in log.parts:  # the newest first
-            if not part.num_entries:
-                continue
-            places = part.find(keys[rest])
-            here = places >= 0
-            log.read(part, places[here], rest[here], answers.rows)
-            answers.found[rest[here]] = FOUND
-            rest = rest[places == UNKNOWN]
+        places = log.find(keys)
+        here, rest = np.flatnonzero(places >= 0), np.flatnonzero(places == UNKNOWN)
+        log.read(places[here], here, answers.rows)
+        answers.found[here] = FOUND
         self._lookups.find(keys[rest], rest, answers, deadline)
         return answers.found == FOUND, answers.rows
 
@@ -289,10 +284,10 @@ class DiskTier:
             return
         if not log.has_room(keys.size):
             try:
-                while self._merge is not None and self._step():
-                    pass
-                if not log.has_room(keys.size):
-                    self._begin_merge()
+                while not log.has_room(keys.size):
+                    self._begin_merge(whole=keys.size > log.entries_of_merge)
+                    while self._step():
+                        pass
             except TierFullError:  # what is noted in memory alone goes beyond
                 if kind == PUT or self._options.system.survives:
                     raise
@@ -325,8 +320,8 @@ class DiskTier:
         frozen keys are on different pages with as many between them, or on all pages.
         """
         files, log = self._ready()
-        frozen = 2 * log.entries_meanwhile
-        pages = min(2 * frozen, files.state.pages + frozen // files.form.holds)
+        frozen, num = log.entries_of_merge, files.state.pages // log.num_ranges
+        pages = min(2 * frozen, num + frozen // files.form.holds)
         steps = pages // self._pages.most + PORTIONS + _OTHER_STEPS
         return max(1, int(_SPREAD * log.entries_meanwhile) // steps)
 
@@ -359,14 +354,15 @@ class DiskTier:
             TierClosedError: if the tier is closed.
         """
         _, log = self._ready()
-        while self._merge is not None or len(log.parts) > 1:  # one may have failed before
+        while self._merge is not None or log.is_frozen:  # one may have failed before
             self.merge_step()
-        if log.parts[0].num_entries:
+        if log.num_entries:
+            self._begin_merge(whole=True)
             while self.merge_step():
                 pass
 
-    def _begin_merge(self) -> None:
-        """Begin a merge of what is in the log, if none is under way.
+    def _begin_merge(self, *, whole: bool = False) -> None:
+        """Begin a merge of a part of what is in the log, or of all, if none is under way.
 
         Raises:
             TierFullError: if there is no room for a new segment.
@@ -374,7 +370,7 @@ class DiskTier:
         """
         if self._merge is None:
             files, log = self._ready()
-            source = log.freeze(files.state)
+            source = log.freeze(files.state, whole=whole)
             self._merge = merge_into(files, self._pages, self._lookups, source)
 
     def _step(self) -> bool:
@@ -392,7 +388,7 @@ class DiskTier:
         if next(merge, self) is not self:
             self._merge = merge
             return True
-        self._pages.note_merged(log.frozen_until)
+        self._pages.note_merged(log.merged_until)
         log.forget_frozen()
         return False
 

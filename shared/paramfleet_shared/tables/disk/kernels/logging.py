@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from paramfleet_shared.tables.kernels.basics.compiled import inlined, kernel
 from paramfleet_shared.tables.kernels.basics.hashing import mix
 
-__all__ = ["find_entries", "newest_entries", "note_entries"]
+__all__ = ["find_entries", "newest_entries", "note_entries", "split_keys"]
 
 _32 = np.uint64(32)
 
@@ -77,3 +77,31 @@ def newest_entries(
     """Say of each entry whether there is no newer one of its key."""
     for entry in range(out.size):
         out[entry] = table[_slot_of(table, keys, keys[entry], salt)] == entry + 1
+
+
+@kernel
+def split_keys(
+    keys: NDArray[np.uint64],
+    salt: np.uint64,
+    shape: tuple[int, int],
+    order: NDArray[np.uint32],
+    ends: NDArray[np.int64],
+) -> None:
+    """Put the numbers of keys to ``order`` by ranges, and to ``ends`` where each range ends.
+
+    Args:
+        keys: uint64 [n].
+        salt: Of the tier.
+        shape: Which bits of a key's hash count, and how many of these don't name its range.
+        order: uint32 [n]; those of a range stay in the order of the keys.
+        ends: int64 [ranges + 1], zeros.
+    """
+    mask, shift = shape
+    for i in range(keys.size):
+        ends[((np.int64(mix(keys[i] ^ salt)) & mask) >> shift) + 1] += 1
+    for i in range(1, ends.size):
+        ends[i] += ends[i - 1]
+    for i in range(keys.size):
+        number = (np.int64(mix(keys[i] ^ salt)) & mask) >> shift
+        order[ends[number]] = i
+        ends[number] += 1

@@ -15,6 +15,7 @@ from paramfleet_shared.tables.disk.kernels.logging import (
 )
 from paramfleet_shared.tables.disk.kernels.pages import make_runs
 from paramfleet_shared.tables.disk.log.segments import PUT, Segment
+from paramfleet_shared.tables.disk.log.splitting import Split
 from paramfleet_shared.tables.kernels.basics.compiled import as_input
 
 __all__ = ["GONE", "KEY_BYTES", "RECORD_BYTES", "UNKNOWN", "Logged", "read_logged"]
@@ -31,6 +32,8 @@ RECORD_BYTES = 16
 _SLOTS, _ENTRIES = 4, 3
 """Slots of the hash table for so many entries, at least."""
 _FIRST_ENTRIES = 1 << 10
+_GROWTH = 1.25
+"""All entries are noted again whenever memory for them is taken: some five times, then."""
 _FIRST_RECORDS = 1 << 4
 
 _OFFSET_BITS = 40
@@ -42,17 +45,27 @@ _CHUNK_BYTES = 8 << 20
 
 
 class Logged:
-    """The keys of some segments. An entry is a key of a record; the newest of a key counts.
+    """The keys of a part of the log. An entry is a key of a record; the newest of a key counts.
 
     n = keys of a call.
 
     Args:
         most: Entries for which memory is expected to be used: no more than that is taken
             until there are more.
+        since: The number of the first segment that has any of them.
+        keys: Which keys may be there: the division of all, and the number of their range; None
+            for any.
     """
 
-    def __init__(self, most: int = _FIRST_ENTRIES) -> None:
-        self.segments: list[Segment] = []
+    def __init__(
+        self,
+        most: int = _FIRST_ENTRIES,
+        *,
+        since: int = 0,
+        keys: tuple[Split, int] | None = None,
+    ) -> None:
+        self.since = since
+        self.may_have = keys
         self.num_keys = 0
         """How many keys there are, removed ones among them."""
         self.num_entries = 0
@@ -74,6 +87,13 @@ class Logged:
     def num_full_bytes(self) -> int:
         """Return what the entries take, without what is kept free for others."""
         return self.num_entries * KEY_BYTES + self._num_records * RECORD_BYTES
+
+    def may_share(self, other: "Logged") -> bool:
+        """Return whether a key may be here and in another part."""
+        if self.may_have is None or other.may_have is None:
+            return True
+        (split, number), (others, its) = self.may_have, other.may_have
+        return split != others or number == its
 
     @property
     def keys(self) -> NDArray[np.uint64]:
@@ -120,8 +140,8 @@ class Logged:
 
     def _reserve(self, num: int) -> None:
         """Have memory for so many entries."""
-        doubled = max(num, 2 * self._keys.size, _FIRST_ENTRIES)
-        most = doubled if num > self._most else min(self._most, doubled)
+        grown = max(num, int(_GROWTH * self._keys.size), _FIRST_ENTRIES)
+        most = grown if num > self._most else min(self._most, grown)
         keys = np.empty(most, np.uint64)
         keys[: self.num_entries] = self.keys
         self._keys = keys
@@ -166,7 +186,7 @@ def read_logged(
     order = np.argsort(places, kind="stable")
     places, numbers = places[order], numbers[order]
     of_segment = places >> _OFFSET_BITS
-    for segment in segments:
+    for segment in segments if places.size else ():
         first, last = np.searchsorted(of_segment, [segment.number, segment.number + 1])
         if first < last:
             offsets = places[first:last] & _OFFSET_MASK

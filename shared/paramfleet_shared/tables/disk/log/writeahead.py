@@ -1,7 +1,7 @@
 """The log of a tier: its segments, and the keys that are in them."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,28 +20,36 @@ from paramfleet_shared.tables.disk.log.logged import (
     read_logged,
 )
 from paramfleet_shared.tables.disk.log.segments import PUT, Segment, segments_in
+from paramfleet_shared.tables.disk.log.splitting import Split
 from paramfleet_shared.tables.disk.merging import Source
 from paramfleet_shared.tables.disk.pages.header import TierState
 
-__all__ = ["WriteAhead"]
+__all__ = ["LEAST_OF_RANGE", "RANGES", "WriteAhead"]
 
 _LEAST_ENTRIES = 1 << 10
 
-_BEGINS_AT = 0.9
-"""A merge is wanted when so much of the memory for a part is full."""
+RANGES, LEAST_OF_RANGE = 8, 1 << 12
+"""Parts of all keys of which one after the other is merged, and entries of one for which that
+is worth it: a page is written for more rows at once, as those of the other parts stay."""
+
+_SEGMENTS = 2
+"""A segment gets one in so many of all rows before the next one begins: rows that are looked up
+in few files take few reads."""
+_MEANWHILE = 2 / 3
+"""Of what a merge gives back, memory for so many keys is left when it begins."""
 _REST_ROWS = 1 << 16
 """Rows of a piece of those that are on no page."""
 
 
 class WriteAhead:
-    """The log: one part that grows, and one that is merged, perhaps.
+    """The log: parts that grow, one of each range of keys, and those that are merged.
 
     Args:
         folder: Where it is.
         state: Of the tier; segments that are merged are removed.
         transfers: Reads rows.
         system: The calls of the system.
-        memory: Bytes for keys, of both parts; and what rows are read to.
+        memory: Bytes for keys, of all parts; and what rows are read to.
 
     Raises:
         TierDamagedError: if a segment isn't what was written.
@@ -63,47 +71,84 @@ class WriteAhead:
         self._by = (transfers, arena)
         self.pitch = state.row_bytes // 4
         self.failure: FleetError | None = None
-        self._part_bytes = max(_LEAST_ENTRIES * KEY_BYTES, memory_bytes * 2 // 3)
-        """For the growing part; half of it while there is a frozen one."""
-        self.parts: list[Logged] = []
-        """The part that grows, and the frozen one if there is one: the newest first."""
-        self._merged = state.merged
-        self._opened: list[Segment] = []
+        self._most_entries = max(_LEAST_ENTRIES, memory_bytes // KEY_BYTES)
+        is_large = self._most_entries >= RANGES * LEAST_OF_RANGE
+        self.num_ranges = RANGES if is_large else 1
+        self._segment_bytes = self._most_entries * state.row_bytes // _SEGMENTS
+        self._segments: list[Segment] = []
+        """Those that are needed, the oldest first; the last one is written to."""
+        self._split = Split.of(state, self.num_ranges)
+        self._growing: list[Logged] = []
+        """Of each range."""
+        self._former: list[Logged] = []
+        """Parts that grow no more, the newest first: what one says of a key is older than what
+        a part says that grows."""
+        self._frozen: list[Logged] = []
+        """Those of them that are being merged, or were when that failed; the oldest first."""
         with contextlib.ExitStack() as stack:
             stack.callback(self.close)
             self._recover(state)
             stack.pop_all()
 
     @property
-    def num_bytes(self) -> int:
-        """Return how long the log is."""
-        return sum(segment.end for part in self.parts for segment in part.segments)
+    def parts(self) -> list[Logged]:
+        """Return all parts; of two that name a key, the newer one comes first."""
+        return self._growing + self._former
 
     @property
-    def _most_entries(self) -> int:
-        """Return how many entries a part has at most, unless one call brings more."""
-        return self._part_bytes // KEY_BYTES
+    def num_bytes(self) -> int:
+        """Return how long the log is."""
+        return sum(segment.end for segment in self._segments)
+
+    @property
+    def num_entries(self) -> int:
+        """Return how many keys its records have."""
+        return sum(part.num_entries for part in self.parts)
+
+    @property
+    def _begins_at(self) -> float:
+        """Return how full the memory is when a merge is to begin.
+
+        While parts are merged one after the other, that part has 2 of ``num_ranges`` + 1 of
+        all entries.
+        """
+        return (self.num_ranges + 1) / (self.num_ranges + 1 + 2 * _MEANWHILE)
+
+    @property
+    def entries_of_merge(self) -> int:
+        """Return how many entries a merge has, while one comes after the other."""
+        return int(self._most_entries * self._begins_at * 2 / (self.num_ranges + 1))
 
     @property
     def entries_meanwhile(self) -> int:
         """Return how many entries may come while a part is merged."""
-        return self._most_entries // 2
+        return int(self._most_entries * (1 - self._begins_at))
 
     @property
     def is_nearly_full(self) -> bool:
-        """Return whether it is time to merge what the growing part has."""
-        return self.parts[0].num_full_bytes >= _BEGINS_AT * self._part_bytes
+        """Return whether it is time to merge a part."""
+        return self._full_bytes >= self._begins_at * self._most_entries * KEY_BYTES
 
     @property
-    def frozen_until(self) -> int:
-        """Return the number of the last segment that is frozen."""
-        return self.parts[-1].segments[-1].number if len(self.parts) > 1 else self._merged
+    def is_frozen(self) -> bool:
+        """Return whether a part is being merged, or was when that failed."""
+        return bool(self._frozen)
+
+    @property
+    def merged_until(self) -> int:
+        """Return the last segment that isn't needed any more, but for what is frozen."""
+        left = [part for part in self.parts if part.num_entries and part not in self._frozen]
+        return min([self._segments[-1].number, *(part.since for part in left)]) - 1
+
+    @property
+    def _full_bytes(self) -> int:
+        return sum(part.num_full_bytes for part in self.parts)
 
     def has_room(self, num_keys: int) -> bool:
-        """Return whether so many keys may come. To a part without any, any number may."""
-        have = self.parts[0].num_full_bytes
-        limit = self._part_bytes if len(self.parts) == 1 else self._part_bytes // 2
-        return not have or have + num_keys * KEY_BYTES + RECORD_BYTES <= limit
+        """Return whether so many keys may come. To an empty log any number may."""
+        more = num_keys * KEY_BYTES + self.num_ranges * RECORD_BYTES
+        have = self._full_bytes
+        return not have or have + more <= self._most_entries * KEY_BYTES
 
     def append(
         self, kind: int, keys: NDArray[np.uint64], rows: NDArray[np.uint32] | None
@@ -114,13 +159,22 @@ class WriteAhead:
             TierFullError: if there is no room; nothing was changed.
             TierFailedError: if the system refuses.
         """
-        part = self.parts[0]
-        segment = part.segments[-1]
-        offset = 0
+        ends = [keys.size]
+        if self.num_ranges > 1:  # those of a range are beside each other, to be read at once
+            order, ends = self._split.order(keys)
+            keys, rows = keys[order], None if rows is None else rows[order]
+        segment, offset = self._segments[-1], 0
         if kind == PUT or self._system.survives:  # else nobody reads that a row is gone
             with self._remembering():
                 offset = segment.append(kind, keys, rows)
-        part.note(kind, keys, (segment.number, offset, 4 * self.pitch))
+        first, row_bytes = 0, 4 * self.pitch
+        for part, end in zip(self._growing, ends, strict=True):
+            if first < end:
+                if not part.num_entries:
+                    part.since = segment.number
+                where = (segment.number, offset + first * row_bytes, row_bytes)
+                part.note(kind, keys[first:end], where)
+            first = end
 
     def sync(self) -> None:
         """Wait until the disk has all records.
@@ -129,46 +183,87 @@ class WriteAhead:
             TierFailedError: if the system refuses.
         """
         with self._remembering():
-            for segment in self.parts[0].segments:
+            for segment in self._segments:
                 segment.sync()
 
-    def freeze(self, state: TierState) -> Source:
-        """Return what is to be merged: the frozen part, or else the growing one from now on.
+    def freeze(self, state: TierState, *, whole: bool = False) -> Source:
+        """Return what is to be merged: what is frozen, or else becomes so now.
+
+        Args:
+            state: Of the tier.
+            whole: Whether that is all there is; else it is the part that began first.
 
         Raises:
             TierFullError: if there is no room for a new segment; nothing was changed.
             TierFailedError: if the system refuses.
         """
-        if len(self.parts) == 1 and self.parts[0].num_entries:
+        if not self._frozen and self.num_entries:
             self.sync()
-            number = self.parts[0].segments[-1].number + 1
-            with self._remembering():
-                self.parts.insert(0, self._new_part(number, state))
-        return _Frozen(self, self.parts[-1] if len(self.parts) > 1 else Logged())
+            if whole or self.num_ranges == 1 or self._segments[-1].end >= self._segment_bytes:
+                number = self._segments[-1].number + 1
+                with self._remembering():
+                    self._segments.append(self._new_segment(number, state))
+            split = Split.of(state, self.num_ranges)
+            if whole or split != self._split:
+                self._split = split
+                self._retire(range(self.num_ranges))
+            elif not self._former:  # else these go first, which may be older
+                begun = [each for each, part in enumerate(self._growing) if part.num_entries]
+                self._retire([min(begun, key=lambda each: self._growing[each].since)])
+            self._frozen = self._former[::-1] if whole else self._former[-1:]
+        return _Frozen(self, self._frozen)
+
+    def _retire(self, ranges: Iterable[int]) -> None:
+        """Have the parts of some ranges grow no more."""
+        parts = []
+        for number in ranges:
+            parts.append(self._growing[number])
+            self._growing[number] = self._new_part(number)
+        self._former = [part for part in parts if part.num_entries] + self._former
 
     def forget_frozen(self) -> None:
-        """Remove the segments that are merged, as the pages' state says by now."""
-        if len(self.parts) > 1:
-            self._merged = self.frozen_until
-            for segment in self.parts.pop().segments:
-                segment.close()
-                # What can't be removed now is removed when the folder is opened again.
-                with contextlib.suppress(OSError):
-                    self._system.remove(segment.path)
+        """Forget what is merged, as the pages' state says by now, and segments behind it."""
+        merged = self.merged_until
+        self._former = [part for part in self._former if part not in self._frozen]
+        self._frozen = []
+        while self._segments[0].number <= merged:
+            segment = self._segments.pop(0)
+            segment.close()
+            # What can't be removed now is removed when the folder is opened again.
+            with contextlib.suppress(OSError):
+                self._system.remove(segment.path)
+
+    def find(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Return the place of each key's newest row, ``GONE`` or ``UNKNOWN``: int64 [n]."""
+        places = np.full(keys.size, UNKNOWN)
+        if self.num_ranges == 1:
+            order, ends = np.arange(keys.size, dtype=np.uint32), [keys.size]
+        else:
+            order, ends = self._split.order(keys)
+            keys = keys[order]
+        first = 0
+        for part, end in zip(self._growing, ends, strict=True):
+            if first < end and part.num_entries:
+                places[order[first:end]] = part.find(keys[first:end])
+            first = end
+        for part in self._former:
+            rest = np.flatnonzero(places[order] == UNKNOWN)
+            if rest.size:
+                places[order[rest]] = part.find(keys[rest])
+        return places
 
     def read(
         self,
-        part: Logged,
         places: NDArray[np.int64],
         numbers: NDArray[np.int64],
         out: NDArray[np.uint32],
     ) -> None:
-        """Read rows of a part: those at ``places`` to ``out[numbers]``.
+        """Read rows: those at ``places`` to ``out[numbers]``.
 
         Raises:
             TierReadError: if the system refuses.
         """
-        read_logged(part.segments, places, numbers, out, self._by)
+        read_logged(self._segments, places, numbers, out, self._by)
 
     def overlay(
         self,
@@ -199,7 +294,7 @@ class WriteAhead:
             mask[entries[known]] = False
             places, at = part.places_of(entries[known]), rest[known]
             is_put = places != GONE
-            self.read(part, places[is_put], at[is_put], rows)
+            self.read(places[is_put], at[is_put], rows)
             stays[at[~is_put]] = False
             rest = rest[~known]
         return stays
@@ -220,20 +315,18 @@ class WriteAhead:
             numbers = np.flatnonzero(mask)
             numbers = numbers[part.places_of(numbers) != GONE]
             for each in newer:
-                numbers = numbers[each.find(part.keys[numbers]) == UNKNOWN]
+                if each.may_share(part):
+                    numbers = numbers[each.find(part.keys[numbers]) == UNKNOWN]
             for first in range(0, numbers.size, _REST_ROWS):
                 some = numbers[first : first + _REST_ROWS]
                 rows = np.empty((some.size, self.pitch), np.uint32)
-                self.read(part, part.places_of(some), np.arange(some.size), rows)
+                self.read(part.places_of(some), np.arange(some.size), rows)
                 yield part.keys[some], rows
             newer.append(part)
 
     def close(self) -> None:
         """Close the files; idempotent."""
-        for part in self.parts:
-            for segment in part.segments:
-                segment.close()
-        for segment in self._opened:
+        for segment in self._segments:
             segment.close()
 
     @contextlib.contextmanager
@@ -250,14 +343,17 @@ class WriteAhead:
                 self.failure = error
             raise
 
-    def _new_part(self, number: int, state: TierState) -> Logged:
+    def _new_part(self, number: int) -> Logged:
+        """Return a part for the keys of a range."""
+        return Logged(self.entries_of_merge, keys=(self._split, number))
+
+    def _new_segment(self, number: int, state: TierState) -> Segment:
         """Begin a segment.
 
         Raises:
             TierFullError: if there is no room.
             TierFailedError: if the system refuses.
         """
-        part = Logged(self._most_entries)
         try:
             segment = Segment(self._folder, number, state, self._system)
         except OSError as error:
@@ -267,11 +363,10 @@ class WriteAhead:
             stack.callback(segment.close)
             segment.begin()
             stack.pop_all()
-        part.segments.append(segment)
-        return part
+        return segment
 
     def _recover(self, state: TierState) -> None:
-        """Read the segments there are.
+        """Read the segments there are; what they have is one part, whatever its keys are.
 
         Raises:
             TierDamagedError: if one isn't what was written.
@@ -289,31 +384,57 @@ class WriteAhead:
                 where=f"segment {state.merged + 1} of the log",
                 reason=f"of the segments there are only {left}",
             )
+        self._growing = [self._new_part(each) for each in range(self.num_ranges)]
         if not left:
-            self.parts.append(self._new_part(state.merged + 1, state))
+            self._segments.append(self._new_segment(state.merged + 1, state))
             return
-        part = Logged(self._most_entries)
+        part = Logged(self._most_entries, since=left[0])
         for number in left:
             segment = Segment(self._folder, number, state, self._system)
-            self._opened.append(segment)
+            self._segments.append(segment)
             for record in segment.records(is_last=number == left[-1]):
                 where = (number, record.rows_offset, 4 * self.pitch)
                 part.note(record.kind, record.keys, where)
-            part.segments.append(segment)
-        self.parts.append(part)
+        if part.num_entries:
+            self._former = [part]
 
 
 class _Frozen:
-    """What a merge takes from the log."""
+    """What a merge takes from the log.
 
-    def __init__(self, log: WriteAhead, part: Logged) -> None:
-        self._log, self._part = log, part
-        self.keys = part.keys
-        self.numbers = np.flatnonzero(part.is_newest()).astype(np.uint32)
+    Args:
+        log: Reads the rows.
+        parts: The oldest first.
+    """
+
+    def __init__(self, log: WriteAhead, parts: list[Logged]) -> None:
+        self._log, self._parts = log, parts
+        self.keys = np.concatenate([np.empty(0, np.uint64), *(part.keys for part in parts)])
+        self._ends = np.cumsum([part.num_entries for part in parts])
+        numbers = [np.empty(0, np.int64)]
+        for at, part in enumerate(parts):
+            is_newest = part.is_newest()
+            for newer in parts[at + 1 :]:
+                if newer.may_share(part):
+                    is_newest &= newer.find(part.keys) == UNKNOWN
+            numbers.append(np.flatnonzero(is_newest) + self._first(at))
+        self.numbers = np.concatenate(numbers).astype(np.uint32)
+
+    def _first(self, at: int) -> int:
+        return int(self._ends[at]) - self._parts[at].num_entries
+
+    def _places(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return where the rows of ``keys[numbers]`` are, or ``GONE``."""
+        places = np.empty(numbers.size, np.int64)
+        of_part = np.searchsorted(self._ends, numbers, side="right")
+        for at, part in enumerate(self._parts):
+            its = of_part == at
+            places[its] = part.places_of(numbers[its] - self._first(at))
+        return places
 
     def is_put(self, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which of ``keys[numbers]`` were put."""
-        put: NDArray[np.bool_] = self._part.places_of(numbers) != GONE
+        put: NDArray[np.bool_] = self._places(numbers) != GONE
         return put
 
     def load(self, numbers: NDArray[np.int64]) -> NDArray[np.uint32]:
@@ -323,6 +444,5 @@ class _Frozen:
             TierReadError: if they can't be read.
         """
         rows = np.empty((numbers.size, self._log.pitch), np.uint32)
-        places = self._part.places_of(numbers)
-        self._log.read(self._part, places, np.arange(numbers.size), rows)
+        self._log.read(self._places(numbers), np.arange(numbers.size), rows)
         return rows

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tests.unit.shared.tables.disk.ledger import LAYOUT, Rows, forget, note, some_rows
 
+from paramfleet_shared.tables.disk.log import writeahead
 from paramfleet_shared.tables.disk.pages import rebuilding
 from paramfleet_shared.tables.disk.tier import DiskTier, TierOptions
 from paramfleet_shared.tables.disk.warming import warm_disk
@@ -21,6 +22,8 @@ KEYS = 20_000
 
 SWEEPS_EVERY = 8
 """So many changes; a sweep writes all pages as they are."""
+
+LARGE = 1 << 20
 
 BATCH_BYTES = 128 << 10
 """Of pages that are replaced at once: a sweep has many batches."""
@@ -45,6 +48,7 @@ def apply(rows: Rows, seed: int, number: int) -> None:
 def change_for_ever(folder: Path, seed: int, number: int) -> None:
     """Change rows until the process is killed."""
     rebuilding.BATCH_BYTES = BATCH_BYTES
+    writeahead.LEAST_OF_RANGE = 1 + LARGE * (seed % 2)  # a range of keys at a time, or all
     tier = DiskTier(folder, LAYOUT, TierOptions(memory_bytes=1))
     while True:
         keys, values = change(seed, number)

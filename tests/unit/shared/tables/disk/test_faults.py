@@ -31,6 +31,7 @@ from paramfleet_shared.tables.disk.errors import (
     TierFullError,
     TierReadError,
 )
+from paramfleet_shared.tables.disk.log import writeahead
 from paramfleet_shared.tables.disk.pages.files import PAGES_OFFSET
 from paramfleet_shared.tables.disk.pages.header import pack_slot, unpack_slot
 from paramfleet_shared.tables.disk.tier import DiskTier, TierOptions
@@ -173,8 +174,12 @@ def num_calls(folder: Path) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("least", [1, 1 << 20], ids=["by ranges", "at once"])
 @pytest.mark.parametrize("power", [False, True], ids=["process", "power"])
-def test_a_crash_at_any_write_leaves_what_was_acknowledged(tmp_path: Path, power: bool) -> None:
+def test_a_crash_at_any_write_leaves_what_was_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, power: bool, least: int
+) -> None:
+    monkeypatch.setattr(writeahead, "LEAST_OF_RANGE", least)
     total = num_calls(tmp_path / "whole")
     assert total > 40
     for at in range(1, total + 1):
@@ -341,12 +346,12 @@ def test_the_end_of_a_log_may_be_torn_and_nothing_before(tmp_path: Path) -> None
     size = path.stat().st_size
 
     changed(path, size - 3)
-    tier = opened(tmp_path)
+    tier = DiskTier(tmp_path, LAYOUT)
     check(tier, rows, keys)
     tier.remove(keys)
     forget(rows, keys)
     tier.close()
-    tier = opened(tmp_path)
+    tier = DiskTier(tmp_path, LAYOUT)
     check(tier, rows, keys)
     tier.close()
 
