@@ -254,14 +254,14 @@ class PServer:
                 owners=owners,
                 service=self._service,
                 tracing=tracing,
-                new_shard=await self._new_shards(stack),
+                new_shard=await self._new_shards(stack, owners),
             )
             is_planned = settings.hosting == "planned"
             serve = self._serve_planned if is_planned else self._serve_alone
             await serve(stack, parts, admin)
 
-    async def _new_shards(self, stack: AsyncExitStack) -> NewShard:
-        """Return what makes the shards of tables.
+    async def _new_shards(self, stack: AsyncExitStack, owners: Owners) -> NewShard:
+        """Return what makes the shards of tables, for their owners.
 
         Raises:
             SettingError: if the folder for cold rows can't be used.
@@ -285,6 +285,7 @@ class PServer:
             budget_bytes=settings.memory_budget_bytes,
             tables=settings.table_budgets,
             origin=self._config.get("table_memory_budgets", {}).get("origin", ""),
+            when_read=owners.read_next,
         )
         return NewShard(tables.new_shard, tables.check, tables.note_tables)
 

@@ -642,6 +642,13 @@ class SparseShard:
         """
         return self._index.unknown(ids)
 
+    def read_ahead(self, ids: NDArray[np.int64]) -> None:
+        """Begin to read what a call about ids, int64 [n], is going to need; waits for nothing.
+
+        Raises:
+            RowShapeError: if ``ids`` are not int64 [n].
+        """
+
     def fetch_order(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return ids, int64 [n], in the order in which ``fetch`` takes the least time."""
         return ids

@@ -8,7 +8,6 @@ import errno
 import logging
 import os
 import secrets
-from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
@@ -64,6 +63,10 @@ class ColdFolder(ProcessFolder):
         return self.path / f"{readable}-{secrets.token_hex(8)}"
 
 
+def _pass(_: int) -> None:
+    """Have nobody who reads ahead."""
+
+
 class ColdTables:
     """Makes the shards of a process's tables.
 
@@ -73,6 +76,7 @@ class ColdTables:
             as they take.
         tables: Memory for the rows of some tables, by name.
         origin: Where the setting with these names came from.
+        when_read: Called with an owner, by its thread, when a call has read what it needs.
     """
 
     def __init__(
@@ -82,13 +86,15 @@ class ColdTables:
         budget_bytes: int,
         tables: Mapping[str, int],
         origin: str = "",
+        when_read: Callable[[int], None] = _pass,
     ) -> None:
         self._folder = folder
         self._origin = origin
         self._unused = set[str]()
         """Names that no table had, which were told."""
         self._budget = MemoryBudget(budget_bytes) if budget_bytes else None
-        self._buffers = defaultdict[int, Buffers](Buffers)
+        self._when_read = when_read
+        self._buffers: dict[int, Buffers] = {}
         """Of each owner, who uses one tier at a time."""
         self._of_tables = {name: MemoryBudget(each) for name, each in tables.items()}
 
@@ -99,6 +105,8 @@ class ColdTables:
         budget = self._budget_of(spec)
         if budget is None:
             return SparseShard(spec, check_memory=check_memory)
+        if owner not in self._buffers:
+            self._buffers[owner] = Buffers(when_read=partial(self._when_read, owner))
         tier = TierOptions(system=ScratchSystem(), buffers=self._buffers[owner])
         options = TieredOptions(budget, partial(self._folder.new, spec.name), tier)
         return TieredShard(spec, options=options, check_memory=check_memory)

@@ -4,6 +4,9 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from paramfleet_shared.tables.sparse import SparseShard
 from paramfleet_shared.tables.spec import TableSpec
 
@@ -48,6 +51,10 @@ class Block(NamedTuple):
     def work(self, num_rows: int) -> int:
         """Return how many rows in memory cost as much as so many of these."""
         return num_rows * self.rows.work_factor
+
+    def ahead(self, ids: NDArray[np.int64]) -> Callable[[], None] | None:
+        """Return what begins to read rows of ids, int64 [n]; None if none is on a disk."""
+        return partial(self.rows.read_ahead, ids) if self.rows.cold.rows else None
 
 
 def make_blocks(

@@ -10,6 +10,7 @@ Start and use from one event loop.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
@@ -36,6 +37,9 @@ class Job(NamedTuple):
     rows: int
     """About how many rows it touches, by which its duration is guessed."""
     act: Callable[[], None]
+    read_ahead: Callable[[], None] | None = None
+    """Begins to read what ``act`` needs from a disk, and waits for nothing; called once at
+    most, by the same owner, before another job."""
 
 
 class Owners:
@@ -52,6 +56,7 @@ class Owners:
             for index in range(num_owners)
         ]
         self._num_pending = [0] * num_owners
+        self._ahead = [_Ahead() for _ in range(num_owners)]
         self.lost: FleetError | None = None
         """How the disk failed on which rows are: nothing is read or changed any more."""
 
@@ -94,6 +99,14 @@ class Owners:
         """
         await asyncio.shield(self.start(jobs, alone=alone))
 
+    def read_next(self, owner: int) -> None:
+        """Have the next job of an owner read ahead, if it does so. The owner's thread calls it.
+
+        Args:
+            owner: Who has read what its present job needs.
+        """
+        self._ahead[owner].read_next()
+
     async def settle(self) -> None:
         """Return when everything that was handed in before has ended."""
         await self.run(Job(owner, 0, _nothing) for owner in range(len(self)))
@@ -110,22 +123,28 @@ class Owners:
     def _submit(self, owner: int, jobs: list[Job]) -> asyncio.Future[None]:
         loop = asyncio.get_running_loop()
         self._num_pending[owner] += 1
-        end = loop.run_in_executor(self._threads[owner], self._act, jobs)
+        self._ahead[owner].note(jobs)
+        end = loop.run_in_executor(self._threads[owner], self._act, jobs, self._ahead[owner])
         end.add_done_callback(lambda _: self._finish(owner))
         return end
 
     def _finish(self, owner: int) -> None:
         self._num_pending[owner] -= 1
 
-    def _act(self, jobs: list[Job]) -> None:
+    def _act(self, jobs: list[Job], ahead: "_Ahead | None" = None) -> None:
         """Act, and note if a disk fails."""
         try:
             for job in jobs:
+                if ahead is not None:
+                    ahead.begin(job)
                 job.act()
         except Exception as error:
             if isinstance(error, TIER_FAILURES):
                 self.lost = self.lost or error
             raise
+        finally:
+            if ahead is not None:
+                ahead.forget(jobs)
 
     def _done_here(self, jobs: list[Job]) -> asyncio.Future[None]:
         end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -136,6 +155,42 @@ class Owners:
         else:
             end.set_result(None)
         return end
+
+
+class _Ahead:
+    """Which of an owner's jobs read ahead. The owner uses it, but for ``note``."""
+
+    def __init__(self) -> None:
+        self._waiting = deque[Job]()
+        """Those that haven't begun."""
+        self._next: Job | None = None
+        """The one that reads."""
+
+    def note(self, jobs: list[Job]) -> None:
+        """Note jobs that are handed in. The event loop calls it."""
+        self._waiting.extend(job for job in jobs if job.read_ahead is not None)
+
+    def begin(self, job: Job) -> None:
+        """Note that a job begins, and have the next one read, if that doesn't wait for a disk.
+
+        One that reads ahead, and so may wait, has the disk for itself until it has read.
+        """
+        if job.read_ahead is None:
+            self.read_next()
+        elif self._waiting and self._waiting[0] is job:
+            self._waiting.popleft()
+
+    def read_next(self) -> None:
+        """Have the next job read, once."""
+        if self._waiting and (following := self._waiting[0]) is not self._next:
+            self._next = following
+            assert following.read_ahead is not None, "only such jobs are noted"
+            following.read_ahead()
+
+    def forget(self, jobs: list[Job]) -> None:
+        """Forget those of some jobs that haven't begun, as one before them failed."""
+        while self._waiting and any(job is self._waiting[0] for job in jobs):
+            self._waiting.popleft()
 
 
 def when_done(

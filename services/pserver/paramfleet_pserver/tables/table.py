@@ -326,8 +326,10 @@ class SparseTable(Table):
         for block in self.blocks:
             where = part.within(block.shards)
             if count := where.stop - where.start:
-                read = partial(pull_rows, block.rows, part.part(where), create=create)
-                jobs.append(Job(block.owner, block.work(count), read))
+                own = part.part(where)
+                read = partial(pull_rows, block.rows, own, create=create)
+                ahead = block.ahead(own.ids)
+                jobs.append(Job(block.owner, block.work(count), read, ahead))
         return jobs
 
     def create_jobs(self, rows: RowIds) -> list[Job]:
@@ -395,8 +397,11 @@ class SparseTable(Table):
         for block in self.blocks:
             where = part.within(block.shards)
             if count := where.stop - where.start:
-                work = partial(act, block, part.part(where))
-                jobs.append(Job(block.owner, block.work(count), work))
+                own = part.part(where)
+                ahead = block.ahead(own.ids)
+                jobs.append(
+                    Job(block.owner, block.work(count), partial(act, block, own), ahead)
+                )
         return jobs
 
     def _split(self, rows: RowIds) -> Iterator[tuple[Block, NDArray[np.int64]]]:

@@ -167,6 +167,21 @@ class DiskTier:
         self._lookups.find(keys[rest], rest, answers, deadline)
         return answers.found == FOUND, answers.rows
 
+    def read_ahead(self, keys: NDArray[np.uint64]) -> None:
+        """Begin to read what the next ``read`` of keys, uint64 [n], needs; waits for nothing.
+
+        What is read is used by the reads that follow, as long as it is as on the disk. A disk
+        that refuses is told of by these.
+
+        Raises:
+            TierClosedError: if the tier is closed.
+            TierFailedError: if a disk has refused to write before.
+        """
+        _, log = self._ready()
+        others = keys[log.find(keys) == UNKNOWN]
+        if others.size:
+            self._lookups.begin(others)
+
     def page_order(self, keys: NDArray[np.uint64]) -> NDArray[np.uint32]:
         """Return the order in which the pages of keys lie: uint32 [n], for uint64 [n].
 

@@ -156,3 +156,52 @@ async def test_who_reacts_to_the_end_of_a_job_does_so_after_any_error(
     with pytest.raises(OverflowError, match="a defect"):
         await end
     assert [type(each) for each in ended] == [OverflowError]
+
+
+async def test_the_next_job_reads_ahead_once_while_the_one_before_it_goes_on(
+    owners: Owners,
+) -> None:
+    ran, gate = list[str](), threading.Event()
+
+    def act(name: str) -> None:
+        ran.append(name)
+        if name == "first":
+            assert gate.wait(5)
+            owners.read_next(0)  # it has read what it needs
+            owners.read_next(0)
+
+    def job(name: str, *, ahead: bool = True) -> Job:
+        read = partial(ran.append, f"{name} ahead") if ahead else None
+        return Job(0, LONG, partial(act, name), read)
+
+    ends = [owners.start([job("first")])]
+    ends += [owners.start([job("second"), job("third")])]
+    ends += [owners.start([job("push", ahead=False)]), owners.start([job("fourth")])]
+    gate.set()
+    await asyncio.wait(ends)
+
+    assert ran == ["first", "second ahead", "second", "third", "fourth ahead", "push", "fourth"]
+
+
+async def test_a_job_whose_batch_failed_does_not_keep_others_from_reading_ahead(
+    owners: Owners,
+) -> None:
+    ran, gate = list[str](), threading.Event()
+
+    def fail() -> None:
+        assert gate.wait(5)
+        raise ContractError
+
+    def job(name: str) -> Job:
+        return Job(0, LONG, partial(ran.append, name), partial(ran.append, f"{name} ahead"))
+
+    failing = owners.start([Job(0, LONG, fail), job("never")])
+    ends = [
+        owners.start([Job(0, LONG, partial(ran.append, "push"))]),
+        owners.start([job("last")]),
+    ]
+    gate.set()
+    await asyncio.wait([failing, *ends])
+
+    assert isinstance(failing.exception(), ContractError)
+    assert ran == ["never ahead", "last ahead", "push", "last"]

@@ -28,7 +28,7 @@ from paramfleet_shared.tables.disk.kernels.transfers import (
 )
 
 if TYPE_CHECKING:
-    from concurrent.futures import ThreadPoolExecutor
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 __all__ = ["Arena", "Engine", "Transfers"]
 
@@ -144,6 +144,8 @@ class _Begun(NamedTuple):
     """And so many of them has the system."""
     shared: Shared | None
     """With threads."""
+    whole: "Future[int] | None"
+    """All of them through the ring, on another thread."""
 
 
 class Transfers:
@@ -221,13 +223,24 @@ class Transfers:
         assert self._may_begin
         assert self._begun is None, "one after the other"
         extents = Extents(offsets, sizes, addresses, np.zeros(offsets.size, np.uint8))
-        asked, flying, shared = 0, 0, None
+        asked, flying, shared, whole = 0, 0, None, None
         if self._ring is None:
             shared = self._share(file, extents, write=False)
-        elif offsets.size <= _ENTRIES:  # else they are read when somebody waits for them
+        elif offsets.size <= _ENTRIES:
             asked = offsets.size
             flying = begin_by_ring(self._ring.arrays, file, extents)
-        self._begun = _Begun(file, extents, asked, flying, shared)
+        else:
+            whole = self._through(self._ring, file, extents)
+        self._begun = _Begun(file, extents, asked, flying, shared, whole)
+
+    def _through(self, ring: _Ring, file: int, extents: Extents) -> "Future[int] | None":
+        """Have a thread read extents through a ring; None if the system starts none."""
+        if self._pool is None:
+            self._pool = self._threads.get()
+        try:
+            return self._pool.submit(_read_by_ring, ring, file, extents)
+        except RuntimeError:  # they are read when somebody waits for them
+            return None
 
     def finish(self) -> None:
         """Wait for what was begun; pass if nothing was.
@@ -237,7 +250,8 @@ class Transfers:
         """
         begun = self._wait()
         if begun is not None:
-            if not begun.asked and begun.shared is None and begun.extents.offsets.size:
+            is_begun = begun.asked or begun.shared is not None or begun.whole is not None
+            if not is_begun and begun.extents.offsets.size:
                 offsets, sizes, addresses, _ = begun.extents
                 self.run(begun.file, offsets, sizes, addresses)
                 return
@@ -255,6 +269,8 @@ class Transfers:
             return None
         if begun.shared is not None:
             begun.shared.wait()
+        if begun.whole is not None and begun.whole.result():
+            self._leave_ring("io_uring: the ring broke")
         if begun.asked:
             assert self._ring is not None, "it was asked"
             broke = await_ring(self._ring.arrays, begun.extents, begun.flying)
@@ -303,6 +319,12 @@ class Transfers:
         shared = Shared(file, extents, write=write)
         shared.start(self._pool)
         return shared
+
+
+def _read_by_ring(ring: _Ring, file: int, extents: Extents) -> int:
+    """Read extents; return as ``transfer_by_ring`` does."""
+    write = False
+    return int(transfer_by_ring(ring.arrays, file, extents, DEPTH, write))
 
 
 def _again(file: int, extents: Extents, number: int, *, write: bool) -> None:

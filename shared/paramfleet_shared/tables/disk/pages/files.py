@@ -9,7 +9,7 @@ are written again when the folder is opened.
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -121,6 +121,8 @@ class PageFiles:
         """Reads of pages beside each other."""
         self.helpers: set[Helping] = set()
         """They end before the files are closed."""
+        self.note_writing: Callable[[NDArray[np.int64]], None] = _pass
+        """Called with the tags of pages before these are written."""
         self._slots = Arena()
         self._files: list[int] = []
         with contextlib.ExitStack() as stack:
@@ -335,6 +337,7 @@ class PageFiles:
             OSError: if the system refuses.
         """
         state, tags, words = batch
+        self.note_writing(tags)
         base, size = int(words.ctypes.data), state.page_bytes
         num_main = int(np.count_nonzero(tags < OVERFLOW_FILE))
         for place, first, last in (
@@ -453,6 +456,10 @@ class PageFiles:
         except OSError as error:
             raise self._failed(self.main.path, error, is_whole=False) from error
         self.state = state
+
+
+def _pass(_: NDArray[np.int64]) -> None:
+    """Have nobody who asked."""
 
 
 def _slot_words(num_pages: int) -> int:

@@ -17,6 +17,7 @@ from paramfleet_shared.tables.disk.kernels.pages import (
     make_runs,
     pages_of,
 )
+from paramfleet_shared.tables.disk.pages.ahead import PagesAhead
 from paramfleet_shared.tables.disk.pages.files import READ_BYTES, PageFiles, Place
 from paramfleet_shared.tables.kernels.basics.sorting import sort_numbered
 
@@ -45,6 +46,7 @@ class Lookups:
     def __init__(self, files: PageFiles) -> None:
         self._files = files
         self._arena = files.buffers.looked_up
+        self._ahead = PagesAhead(files)
         self.gap = 0
         """So many pages that nobody wants may be read between two wanted ones."""
         self.num_seconds = 0
@@ -82,6 +84,18 @@ class Lookups:
             place = files.overflow
             self.num_seconds += keys.size
 
+    def begin(self, keys: NDArray[np.uint64]) -> None:
+        """Begin to read pages of keys, uint64 [n], that are going to be looked up.
+
+        As many as are searched at once; the others are read when they are needed.
+        """
+        pages, _ = self.order(keys)
+        runs = self._runs(self._files.main, pages)
+        num = np.searchsorted(
+            np.cumsum(runs[:, 1]), CHUNK_BYTES // self._files.state.page_bytes, side="right"
+        )
+        self._ahead.begin(spans(runs[:num, 0], runs[:num, 1]))
+
     def order(self, keys: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
         """Return the first pages of keys, uint64 [n], in order, and where each key stood.
 
@@ -109,11 +123,20 @@ class Lookups:
             TierLateError: if the deadline is over.
         """
         size, form = self._files.state.page_bytes, self._files.form
-        gap = self.gap if place is self._files.main else 0
-        runs = np.empty((pages.size, 4), np.int64)
-        runs = runs[: make_runs(pages, gap, max(1, READ_BYTES // size), runs)]
-        ends = np.cumsum(runs[:, 1])
         keys, numbers = wanted
+        while place is self._files.main and (there := self._ahead.look(pages)) is not None:
+            places, words = there
+            here = places >= 0
+            find_rows(
+                (words, words.view(np.uint32)),
+                form,
+                (keys[here], places[here], numbers[here]),
+                answers.found,
+                answers.rows,
+            )
+            pages, keys, numbers = pages[~here], keys[~here], numbers[~here]
+        runs = self._runs(place, pages)
+        ends = np.cumsum(runs[:, 1])
         begin = 0
         while begin < len(runs):
             if deadline is not None:
@@ -137,6 +160,13 @@ class Lookups:
                 answers.rows,
             )
             begin = end
+
+    def _runs(self, place: Place, pages: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return what is to be read at once, [m, 4], as ``make_runs`` does."""
+        gap = self.gap if place is self._files.main else 0
+        most = max(1, READ_BYTES // self._files.state.page_bytes)
+        runs = np.empty((pages.size, 4), np.int64)
+        return runs[: make_runs(pages, gap, most, runs)]
 
 
 def _sorted(pages: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:

@@ -56,6 +56,15 @@ LOG_SHARE = 8
 merged at once, the more a page gets when it is written."""
 MOST_LOG_BYTES = 128 << 20
 
+_MOST_WINDOW = 0.75
+_WINDOW_GROWS, _WINDOW_SHRINKS = 1.25, 0.998
+_SELDOM = 16
+"""If more than one row in so many is read again when it is changed, though it was read before
+for that, the window is larger from then on: rows of more batches are on their way at once."""
+
+_LEAST_AHEAD = 16
+"""Fewer rows are read when they are needed: another thread takes as long to begin."""
+
 _PART_BYTES = 32 << 20
 """Of rows in a part of all, at most, about."""
 _NUMBER_ROWS = 8
@@ -129,6 +138,9 @@ class RowMover:
         """With up to so many rows in memory a disk that was full isn't asked again."""
         self._salt = secrets.randbits(63)
         """Of the tier, and of parts of all rows before there is one."""
+        self._window_share = WINDOW_SHARE
+        self._num_brought = 0
+        """Rows that were read since some were changed last."""
         self._num_logged = 0
         """Keys that came to the tier's log since it was merged for them."""
 
@@ -162,16 +174,49 @@ class RowMover:
         flags = (self._flags, stays, self._fetched.waiting)
         missing, *used = self._residency.touch(keys, slots, flags)
         self._fetched.note_used(*used)
+        if changes:
+            self._fit_window(missing.size, keys.size)
         if not missing.size:
+            self._options.tier.buffers.when_read()
             return slots
         if self._cold.rows:
             missing = each_once(missing)
             self._cold.wanted += missing.size
             missing = self._absent.others(missing)
             found, rows = tier.read(missing)
+            self._options.tier.buffers.when_read()
             self._absent.note(missing[~found])
             self._come(missing[found], rows[found], stays)
+            self._num_brought += missing.size
         return slots[:0]
+
+    def _fit_window(self, num_missing: int, num: int) -> None:
+        """Have the window hold rows from when they are read until they are changed.
+
+        Args:
+            num_missing: Rows to be changed now that aren't in memory.
+            num: Of so many.
+        """
+        if min(num_missing, self._num_brought) * _SELDOM > num:
+            self._window_share = min(_MOST_WINDOW, _WINDOW_GROWS * self._window_share)
+        else:
+            self._window_share = max(WINDOW_SHARE, _WINDOW_SHRINKS * self._window_share)
+        self._num_brought = 0
+
+    def read_ahead(self, tier: DiskTier, ids: NDArray[np.int64]) -> None:
+        """Begin to read those rows of ids, int64 [n], that are on disk alone.
+
+        Raises:
+            RowShapeError: if ``ids`` are not int64 [n].
+            FleetError: as ``DiskTier.read_ahead``.
+        """
+        if not self._cold.rows:
+            return
+        slots = self._memory.index.find(ids, create=False)
+        keys = as_input(ids, np.int64).view(np.uint64)
+        missing = self._absent.others(each_once(keys[slots < 0]))
+        if missing.size >= _LEAST_AHEAD:
+            tier.read_ahead(missing)
 
     def fetch(self, tier: DiskTier, ids: NDArray[np.int64], most: int) -> Fetch:
         """Read rows of ids that are on disk alone before they are needed; they leave last.
@@ -287,7 +332,7 @@ class RowMover:
             TierFullError: if there is no room for them; they stay.
             FleetError: as ``DiskTier.put``.
         """
-        most_main = int(capacity * (1 - WINDOW_SHARE))
+        most_main = int(capacity * (1 - self._window_share))
         self._fetched.age(self._residency.num_entered, capacity)
         self._residency.keep(self._fetched.waiting)
         slots = self._residency.leaving(num, most_main, self._memory.index.arrays.ids)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from paramfleet_shared.errors import FleetError
 from paramfleet_shared.errors.tables import TierRowError
 from paramfleet_shared.tables.disk.pages.ranges import END
 from paramfleet_shared.tables.disk.shards.fetched import FetchSlice
@@ -224,6 +225,13 @@ class TieredShard(SparseShard):
     @override
     def release(self, slots: NDArray[np.int64]) -> None:
         self._index.release(slots)
+
+    @override
+    def read_ahead(self, ids: NDArray[np.int64]) -> None:
+        tier = self._mover.tier
+        if tier is not None:
+            with contextlib.suppress(FleetError):  # it is found again by who needs the rows
+                self._mover.read_ahead(tier, ids)
 
     @override
     def fetch_order(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:

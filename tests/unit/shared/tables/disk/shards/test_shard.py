@@ -679,6 +679,26 @@ def test_a_call_that_was_done_says_so_if_rows_cannot_leave(
     assert twins.tiered.num_rows - twins.tiered.cold.rows <= 600
 
 
+def test_rows_stay_from_when_they_are_read_until_they_are_changed(folders: Folders) -> None:
+    shard = TieredShard(
+        table(),
+        options=TieredOptions(MemoryBudget(2000 * (32 + ROW_BESIDE_BYTES)), folders),
+    )
+    rng, out = np.random.default_rng(6), np.empty((100, 4), np.float32)
+    shard.create(np.arange(20_000))
+    waiting: list[NDArray[np.int64]] = []
+    again = 0
+    for turn in range(120):
+        waiting.append(rng.choice(20_000, 100, replace=False))
+        shard.pull(waiting[-1], out, create=True)
+        if len(waiting) == 6:  # as many batches are on their way
+            before = shard.cold.read
+            shard.push(waiting.pop(0), out, lr=0.1, step=turn)
+            again += (shard.cold.read - before) * (turn >= 60)
+
+    assert again < 0.05 * 60 * 100
+
+
 def test_shards_of_one_owner_share_buffers(folders: Folders) -> None:
     spec = TABLES["plain"]
     plain = SparseShard(spec, max_rows=1)
