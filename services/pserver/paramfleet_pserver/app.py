@@ -85,6 +85,7 @@ STATES = {
     "compiling": "compiling the table kernels",
     "joining": "joining the job",
     "loading": "loading the tables",
+    "restoring": "restoring the tables that the former process had",
     "serving": "serving",
 }
 """What a server does, by the name its status has for it."""
@@ -227,11 +228,11 @@ class PServer:
     def _state(self) -> str:
         if self._host is not None:
             return "serving" if self._host.is_serving else "loading"
-        if self._group is not None and self._group.routes is not None:
-            return "serving"
         if self._is_compiling:
             return "compiling"
-        return "joining" if self._group is None or self._group.session is None else "loading"
+        if self._group is None or self._group.session is None:
+            return "joining"
+        return self._group.state
 
     def _groups(self) -> Sequence[HostedGroup]:
         if self._host is not None:

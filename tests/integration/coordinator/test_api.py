@@ -216,6 +216,38 @@ async def test_a_reader_that_does_not_read_is_cut_off_and_makes_room(
 
 
 @pytest.mark.slow
+async def test_the_status_tells_what_a_pserver_does(
+    stage: Any, redis_url: str, job_name: str
+) -> None:
+    async with stage(redis_url, job_name) as scene:
+        scene.coordinator(worker_num=1, server_num=1)
+        _, (pserver,) = await scene.crew(workers=1, pservers=1)
+        url = await admin_of(scene)
+        progress = {"snapshot_bytes": 3, "of_snapshot_bytes": 9, "commands": 0}
+        restoring = {"state": "restoring", "restoring": progress, "tables": []}
+        restored = {"rows": 9, "commands": 4, "seconds": 1.5}
+
+        async def server(wanted: str, **facts: Any) -> dict[str, Any]:
+            await pserver.session.publish({"incarnation": 1, **facts})
+            async with asyncio.timeout(LATE_S):
+                while True:
+                    text = await asyncio.to_thread(
+                        ask, f"{url}/api/v1/status", headers=scene.heads
+                    )
+                    (found,) = json.loads(text[2])["servers"]
+                    if found["state"] == wanted:
+                        return dict(found)
+                    await asyncio.sleep(0.02)
+
+        told = await server("restoring", **restoring)
+        assert (told["restoring"], told["rows"], told["restored"]) == (progress, None, None)
+        told = await server("serving", state="serving", tables=[TABLE], restored=restored)
+        assert (told["restoring"], told["restored"]) == (None, restored)
+        told = await server("starting", **{**restoring, "incarnation": 2})
+        assert told["restoring"] is None, "it is of another process"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("has_token", [True, False])
 async def test_nothing_that_is_asked_makes_the_coordinator_fail(
     stage: Any, redis_url: str, job_name: str, tmp_path: Path, has_token: bool

@@ -42,6 +42,7 @@ from paramfleet_shared.tables.kernels.basics.readiness import (
     kernel_folders,
     note_compiled,
 )
+from paramfleet_shared.tables.partition import partition
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.tables.warm import warm_all
 from paramfleet_shared.testing.patience import LATE_S
@@ -315,6 +316,49 @@ async def test_its_admin_address_tells_how_it_stands(job: Job) -> None:
     assert status["uptime_s"] > 0
     assert await ended is None
     await session.leave()
+    assert await coordinator == 0
+
+
+async def test_one_that_comes_back_says_how_far_it_is_and_what_it_has_restored(
+    job: Job, tmp_path: Path
+) -> None:
+    keeps = {"index": 0, "durability": "async", "data_dir": str(tmp_path / "data")}
+    coordinator = job.coordinator()
+    _, former = job.pserver(**keeps)
+    session, _ = await job.worker()
+    placement = await session.wait_placement()
+    channel = Channel(placement.endpoints[0], peer="pserver 0", clock=CLOCK, secret=SHARED)
+    rows = TableSpec(name="rows", kind="sparse", dim=4)
+    tables = [FLAT.to_wire(), rows.to_wire()]
+    await channel.call("declare", declaration(tables=tables), timeout_s=LATE_S)
+    parts = [{"table": "rows", "create": True}]
+    asked = {"rank": 0, "min_version": 0, "parts": parts}
+    routed = partition(np.arange(50, dtype=np.int64), session.num_shards)
+    ids = {"0.ids": routed.ids, "0.offsets": routed.offsets}
+    await channel.call("pull", Message(fields=asked, tensors=ids), timeout_s=LATE_S)
+    await channel.close()
+    former.cancel()
+    await asyncio.wait([former])
+
+    server, ended = job.pserver(**keeps)
+    seen = []
+    while (state := server.status()["state"]) != "serving":
+        seen.append((state, server.status().get("restoring"), server.ready()))
+        assert not ended.done(), ended.result()
+        await asyncio.sleep(0)
+    await session.mark_done()
+    await session.leave()
+
+    told = [each for each in seen if each[0] == "restoring"]
+    assert [state for state, _, _ in told] == [state for state, _, _ in seen][-len(told) :]
+    progress: Any = told[-1][1]
+    assert 0 < progress["snapshot_bytes"] == progress["of_snapshot_bytes"]
+    assert 0 < progress["commands"] == progress["of_commands"]
+    assert told[-1][2] == (False, "restoring the tables that the former process had")
+    restored: Any = server.status()["restored"]
+    assert (restored["rows"], restored["commands"]) == (50, progress["commands"])
+    assert restored["seconds"] >= 0
+    assert await ended is None
     assert await coordinator == 0
 
 

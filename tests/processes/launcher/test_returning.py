@@ -280,6 +280,9 @@ def comes_back(launch: Callable[..., Any], tmp_path: Path, more: str) -> tuple[A
     code = launched.read_to_end()
 
     assert code == 0, launched.text
+    (back,) = [line for line in launched.said if line.startswith("pserver 1 is back")]
+    told = r"pserver 1 is back after \d+\.\d s: restored \d+ rows(, \d+ commands of the log)?"
+    assert re.fullmatch(told, back)
     log = (tmp_path / "log" / "serverlog.1").read_text()
     assert log.count("pserver.serving") == 2, log
     assert log.count("pserver.recovered") == 1, log

@@ -13,7 +13,7 @@ from paramfleet_coordinator.api.chaos import Hurter
 from paramfleet_coordinator.core import operator_actions
 from paramfleet_coordinator.core.operator_actions import Standing
 from paramfleet_coordinator.core.readings import number
-from paramfleet_coordinator.core.view import JobView, disk_fault_of
+from paramfleet_coordinator.core.view import JobView, disk_fault_of, restoring_of
 from paramfleet_coordinator.routes import RpcRoutes
 from paramfleet_shared.discovery.orders import Orders
 from paramfleet_shared.settings import hurting
@@ -286,6 +286,7 @@ class AdminService:
         return [
             {
                 "index": member["index"],
+                "state": _state_of_server(member),
                 "host": member["host"],
                 "pid": member["pid"],
                 "endpoint": member["endpoint"],
@@ -296,7 +297,9 @@ class AdminService:
                 "waiting_for": member["facts"].get("waiting_for", []),
                 "disk_fault": disk_fault_of(member["facts"]),
                 "process": member["process"],
+                "restored": member["facts"].get("restored"),
                 **self.view.latest_of_server(member["index"]),
+                **_of_restoring(member),
             }
             for member in said["members"]
             if member["role"] == "pserver"
@@ -354,6 +357,31 @@ def _advice(wanted: int, missing: int, *, num_replicas: int) -> str:
             "and if the last process of a group dies without a disk, its values are lost"
         )
     return "; ".join(said)
+
+
+def _is_of_former(member: Mapping[str, Any]) -> bool:
+    """Return whether what is known of a member is what the process before it has said."""
+    now = member["incarnation"]
+    return bool(member["facts"].get("incarnation", now) != now)
+
+
+def _state_of_server(member: Mapping[str, Any]) -> str:
+    """Return what a pserver does: ``serving``, ``restoring``, ``lost`` or another word."""
+    if member["done"]:
+        return "done"
+    if not member["alive"]:
+        return "silent" if member["waits_s"] is None else "lost"
+    known = not _is_of_former(member)
+    return str(member["facts"].get("state", "starting")) if known else "starting"
+
+
+def _of_restoring(member: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how far a pserver's restoring is; its rows aren't known until it has ended."""
+    facts = {} if _is_of_former(member) or not member["alive"] else member["facts"]
+    restoring = restoring_of(facts)
+    if restoring is None:
+        return {"restoring": None}
+    return {"restoring": restoring, "rows": None, "bytes": None}
 
 
 def _load_of(workers: list[dict[str, Any]]) -> tuple[int, bool]:

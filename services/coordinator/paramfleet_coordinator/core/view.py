@@ -14,7 +14,7 @@ from paramfleet_coordinator.core.readings import History, number
 from paramfleet_coordinator.core.stragglers import Watch, find_straggler, lag_reason
 from paramfleet_shared.discovery.records import MemberKey, Snapshot
 
-__all__ = ["JobView", "disk_fault_of"]
+__all__ = ["JobView", "disk_fault_of", "restoring_of"]
 
 MAX_EVENTS = 1000
 MAX_FRAMES = 300
@@ -265,18 +265,21 @@ class JobView:
         count, seconds = _served(facts, before[1])
         server.recent.append((count, seconds))
         tables = facts.get("tables", ())
+        is_known = restoring_of(facts) is None
         sample = {
             "at_s": round(now, 2),
             "requests_per_s": round(count / wall_s, 1),
             "request_ms": round(1e3 * seconds / count, 3) if count else None,
-            "rows": sum(table.get("rows", 0) for table in tables),
-            "bytes": sum(table.get("bytes", 0) for table in tables),
+            "rows": sum(table.get("rows", 0) for table in tables) if is_known else None,
+            "bytes": sum(table.get("bytes", 0) for table in tables) if is_known else None,
         }
         server.samples.append(sample)
         self._changes["servers"][str(index)] = sample
 
     def _take_rows(self, snapshot: Snapshot, now: float) -> None:
-        """Keep how many rows the largest tables have."""
+        """Keep how many rows the largest tables have, while each pserver knows its own."""
+        if any(restoring_of(facts) is not None for facts in snapshot.facts.values()):
+            return
         counts: Counter[str] = Counter()
         for (role, _), facts in snapshot.facts.items():
             for table in facts.get("tables", ()) if role == "pserver" else ():
@@ -330,6 +333,12 @@ def disk_fault_of(facts: Mapping[str, Any]) -> str | None:
     said = facts.get("log")
     fault = said.get("fault") if isinstance(said, Mapping) else None
     return None if fault is None else str(fault)
+
+
+def restoring_of(facts: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return how far a pserver is that restores its tables, as its facts say; else None."""
+    said = facts.get("restoring")
+    return dict(said) if isinstance(said, Mapping) else None
 
 
 def _told_of(done: Mapping[str, Any]) -> tuple[str, str]:

@@ -228,9 +228,19 @@ function name(id, words, nothing) {
 function waitOf(server) {
   if (server.disk_fault) return `the disk of server ${server.index} takes no change: ${server.disk_fault}`;
   if (!server.alive) return `server ${server.index} is ${stateOf(server)}`;
+  if (server.restoring) return `server ${server.index} restores its tables: ${progressOf(server.restoring)}`;
   if (!server.waiting_for.length) return "";
   const many = server.waiting_for.length > 1 ? "workers" : "worker";
   return `server ${server.index} waits for ${many} ${server.waiting_for.join(", ")}`;
+}
+
+// How far a server is that restores its tables: the snapshot comes first, then the log behind it.
+function progressOf(restoring) {
+  const share = (done, of) => `${Math.floor((100 * done) / Math.max(1, of))} %`;
+  if (restoring.snapshot_bytes < restoring.of_snapshot_bytes) {
+    return `${share(restoring.snapshot_bytes, restoring.of_snapshot_bytes)} of the snapshot`;
+  }
+  return `${share(restoring.commands, restoring.of_commands)} of the log`;
 }
 
 // The same, once it has lasted: in sync every server waits for somebody in each step.
@@ -239,7 +249,7 @@ function lastingWaitOf(server) {
   const known = view.waits[server.index];
   if (known?.words !== words) view.waits[server.index] = { words, since: view.status.now_s };
   const lasts = view.status.now_s - view.waits[server.index].since >= WAITS_S;
-  return lasts || server.disk_fault || !server.alive ? words : "";
+  return lasts || server.disk_fault || server.restoring || !server.alive ? words : "";
 }
 
 // Who holds the others up comes first, the rest as they come.
@@ -362,7 +372,7 @@ function drawTables(status) {
     at("servers"), "one row a server",
     ["index", "host", "state", "requests/s", "ms a request", "rows", "bytes", "waits for workers"],
     firstThose(status.servers, waitOf).map((s) => [
-      s.index, s.host, stateOf(s), s.requests_per_s, s.request_ms, s.rows,
+      s.index, s.host, s.alive ? s.state : stateOf(s), s.requests_per_s, s.request_ms, s.rows,
       s.bytes, s.waiting_for.join(", "),
     ]),
   );

@@ -50,6 +50,7 @@ from paramfleet_pserver.durability.copies.registered import Copies
 from paramfleet_pserver.durability.copies.stream import LIMIT_BYTES
 from paramfleet_pserver.durability.journal import Journal
 from paramfleet_pserver.durability.persistence import Persistence
+from paramfleet_pserver.durability.recovery import RestoreProgress
 from paramfleet_pserver.durability.snapshot_files import SnapshotFile
 from paramfleet_pserver.following.door import Door
 from paramfleet_pserver.following.feeds import FEEDING, Feeds
@@ -290,10 +291,13 @@ class Routes:
     ) -> Message:
         return await durable.serve(lambda: self._journal, operation, request, handler)
 
-    async def recover(self) -> bool:
+    async def recover(self, progress: RestoreProgress | None = None) -> bool:
         """Go on with the training that is on the disk; returns whether there is one.
 
         ``begin_term`` comes next.
+
+        Args:
+            progress: Is told how far it is.
 
         Raises:
             FleetError: why it can't be recovered; see ``Persistence.recover``.
@@ -302,7 +306,9 @@ class Routes:
         if self._persistence is None:
             return False
         copies = partial(self._copies, has_disk=True)
-        found = await self._persistence.recover(self._store, self._owners, copies=copies)
+        found = await self._persistence.recover(
+            self._store, self._owners, copies=copies, progress=progress
+        )
         if found is None:
             return False
         machine, journal = found

@@ -14,7 +14,7 @@ from paramfleet_pserver.durability.log.disk import Disk
 from paramfleet_pserver.durability.log.recovery import OpenedLog, open_log
 from paramfleet_pserver.durability.log.settings import LogSettings
 from paramfleet_pserver.durability.log.writer import LogWriter
-from paramfleet_pserver.durability.recovery import LOG_FOLDER, recover
+from paramfleet_pserver.durability.recovery import LOG_FOLDER, RestoreProgress, recover
 from paramfleet_pserver.durability.saving import save_snapshot
 from paramfleet_pserver.durability.snapshot_files import SnapshotFile, write_snapshot
 from paramfleet_pserver.tables.owners import Owners
@@ -75,7 +75,12 @@ class Persistence:
         """Held while a snapshot is written: there is one draft at a time."""
 
     async def recover(
-        self, store: TableStore, owners: Owners, *, copies: Callable[[], Copies]
+        self,
+        store: TableStore,
+        owners: Owners,
+        *,
+        copies: Callable[[], Copies],
+        progress: RestoreProgress | None = None,
     ) -> tuple[Machine, Journal] | None:
         """Return the training that the folder holds, and its journal; None if it holds none.
 
@@ -83,6 +88,7 @@ class Persistence:
             store: Where tables go; empty.
             owners: Who works on them; they have nothing to do.
             copies: Makes what says which copies there are.
+            progress: Is told how far it is.
 
         Raises:
             FleetError: why it can't be recovered; see ``recovery.recover``.
@@ -91,7 +97,12 @@ class Persistence:
         life = newest_life(self.folder)
         self._live = life.path
         found = await recover(
-            life.path, job=self._job, store=store, owners=owners, begun=life.position
+            life.path,
+            job=self._job,
+            store=store,
+            owners=owners,
+            begun=life.position,
+            progress=progress,
         )
         if found is None:
             return None

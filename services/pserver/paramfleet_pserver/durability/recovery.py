@@ -10,8 +10,9 @@ that is on the disk.
 """
 
 import asyncio
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from paramfleet_pserver.commands.codec import from_bytes
 from paramfleet_pserver.commands.machine import Machine
@@ -28,7 +29,7 @@ from paramfleet_shared.errors import FleetError
 from paramfleet_shared.errors.logs import LogDamagedError, ReplayError
 from paramfleet_shared.settings.failpoints import failpoint
 
-__all__ = ["LOG_FOLDER", "Recovered", "recover"]
+__all__ = ["LOG_FOLDER", "Recovered", "RestoreProgress", "recover"]
 
 GAP = b"gap"
 """In the log in the place of a load, which a later snapshot has. What follows isn't durable
@@ -39,6 +40,31 @@ LOG_FOLDER = "log"
 
 SETTLED_COMMANDS = 64
 """Commands that are executed before owners are waited for; their numbers are in memory."""
+
+
+@dataclass(slots=True)
+class RestoreProgress:
+    """How far a recovery is; ``recover`` writes it, and its caller may read it meanwhile."""
+
+    snapshot_bytes: int = 0
+    """Of the snapshot's file that were read."""
+    of_snapshot_bytes: int = 0
+    commands: int = 0
+    """Of the log that were executed again."""
+    of_commands: int = 0
+
+    def note_read(self, num_bytes: int) -> None:
+        """Count bytes of the snapshot that were read."""
+        self.snapshot_bytes += num_bytes
+
+    def facts(self) -> dict[str, Any]:
+        """Return it in plain values."""
+        return {
+            "snapshot_bytes": self.snapshot_bytes,
+            "of_snapshot_bytes": self.of_snapshot_bytes,
+            "commands": self.commands,
+            "of_commands": self.of_commands,
+        }
 
 
 class Recovered(NamedTuple):
@@ -58,7 +84,13 @@ class Recovered(NamedTuple):
 
 
 async def recover(
-    folder: Path, *, job: str, store: TableStore, owners: Owners, begun: int = 0
+    folder: Path,
+    *,
+    job: str,
+    store: TableStore,
+    owners: Owners,
+    begun: int = 0,
+    progress: RestoreProgress | None = None,
 ) -> Recovered | None:
     """Return the training that a folder holds; None if it holds none.
 
@@ -68,6 +100,7 @@ async def recover(
         store: Where tables go; empty. After an error it is of no use.
         owners: Who works on them; they have nothing to do.
         begun: The log begins behind this position: a snapshot of it may be without one.
+        progress: Is told how far it is.
 
     Raises:
         LogInUseError: if another process has the folder.
@@ -88,7 +121,11 @@ async def recover(
         raise LogDamagedError(path=str(folder), offset=0, position=0, reason=reason)
     log = open_log(folder / LOG_FOLDER, job=job, held=snapshot.position)
     try:
-        machine = await restore(read_snapshot(snapshot, job=job), store, owners)
+        progress = progress or RestoreProgress()
+        progress.of_snapshot_bytes = snapshot.path.stat().st_size
+        progress.of_commands = log.last_position - snapshot.position
+        messages = read_snapshot(snapshot, job=job, note_read=progress.note_read)
+        machine = await restore(messages, store, owners)
         position = snapshot.position
         num_bytes, gap = 0, None
         for position, _, body in log.commands(snapshot.position + 1):
@@ -98,6 +135,7 @@ async def recover(
             num_bytes += len(body)
             failpoint("while_replaying")
             _execute(machine, bytearray(body), position, folder)
+            progress.commands += 1
             if position % SETTLED_COMMANDS == 0:
                 await _settle(machine, owners)
         await _settle(machine, owners)

@@ -14,7 +14,7 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from io import BufferedReader, BufferedWriter
 from pathlib import Path
 from typing import NamedTuple
@@ -166,12 +166,15 @@ def newest_snapshot(folder: Path) -> SnapshotFile | None:
     return max(_snapshots(folder), default=None)
 
 
-def read_snapshot(snapshot: SnapshotFile, *, job: str) -> Iterator[Message]:
+def read_snapshot(
+    snapshot: SnapshotFile, *, job: str, note_read: Callable[[int], None] | None = None
+) -> Iterator[Message]:
     """Yield the messages of a snapshot.
 
     Args:
         snapshot: It.
         job: The job's name: a snapshot of another isn't read.
+        note_read: Is told how many bytes were read for each message, when that was taken.
 
     Raises:
         SnapshotOfOtherJobError: if it is of another job.
@@ -184,7 +187,8 @@ def read_snapshot(snapshot: SnapshotFile, *, job: str) -> Iterator[Message]:
         raise SnapshotDamagedError(part=0, reason=f"{snapshot.path} {error}") from error
     with file:
         left = os.fstat(file.fileno()).st_size
-        left -= _check_header(file, snapshot, job)
+        num_read = _check_header(file, snapshot, job)
+        left -= num_read
         part = 0
         while left:
             part += 1
@@ -203,6 +207,9 @@ def read_snapshot(snapshot: SnapshotFile, *, job: str) -> Iterator[Message]:
             if file.readinto(body) != length or zlib.crc32(body) != checksum:
                 raise SnapshotDamagedError(part=part, reason="its checksum is wrong")
             yield _message_of(body, part)
+            if note_read is not None:
+                note_read(num_read + _FRAME.size + length)
+                num_read = 0
 
 
 def _message_of(body: bytearray, part: int) -> Message:

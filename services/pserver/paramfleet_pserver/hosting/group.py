@@ -22,6 +22,7 @@ from paramfleet_pserver.config import PServerSettings
 from paramfleet_pserver.core.service import ServiceTimes
 from paramfleet_pserver.durability.log.settings import LogSettings
 from paramfleet_pserver.durability.persistence import Persistence
+from paramfleet_pserver.durability.recovery import RestoreProgress
 from paramfleet_pserver.following.follower import Promoted
 from paramfleet_pserver.hosting.folders import run_folder
 from paramfleet_pserver.tables.blocks import NewShard, in_memory
@@ -140,6 +141,10 @@ class HostedGroup:
         self.routes: Routes | None = None
         self.is_noted = True
         """Whether its disk says under which term it is owned, where that has to be noted."""
+        self._progress: RestoreProgress | None = None
+        """Of a recovery that is under way."""
+        self._restored: dict[str, Any] | None = None
+        """What this process has recovered."""
         self._opened = asyncio.Event()
         self._not_taken = SeldomWarning(log, "pserver.disk_refuses", parts.clock)
         self._asks: asyncio.Event | None = None
@@ -182,9 +187,19 @@ class HostedGroup:
         self.session = session
         self.server.identify(f"pserver {session.member.index}")
 
+    @property
+    def state(self) -> str:
+        """Return ``serving``, ``restoring`` while it is recovered, or ``loading``."""
+        if self.routes is not None:
+            return "serving"
+        return "loading" if self._progress is None else "restoring"
+
     def facts(self) -> dict[str, Any]:
         """Return what an operator may ask of the group."""
-        return self.routes.facts() if self.routes is not None else {"tables": []}
+        if self.routes is not None:
+            return {**self.routes.facts(), "restored": self._restored}
+        progress = self._progress
+        return {"tables": [], "restoring": None if progress is None else progress.facts()}
 
     def log_facts(self) -> dict[str, Any] | None:
         """Return how its log is; None where there is none."""
@@ -329,13 +344,14 @@ class HostedGroup:
                 routes.go_on(of.promoted)
                 routes.followers.inherit(of.inherited)
                 await self._fence(session, routes)
-            elif await routes.recover():
+            elif await self._recover(routes):
                 await self._until_taken(routes.begin_term)
                 await self._fence(session, routes)
                 took_s = round(self._clock.monotonic() - began, 3)
-                log.warning(
-                    "pserver.recovered", extra={"seconds": took_s, **(routes.log_facts() or {})}
-                )
+                self._restored = {"seconds": took_s, **(self._restored or {})}
+                group = {} if planned is None else {"group": self.index}
+                facts = {**group, **self._restored, **(routes.log_facts() or {})}
+                log.warning("pserver.recovered", extra=facts)
             elif self._settings.load:
                 rows = await routes.load_from(place_of(self._settings.load))
                 log.info(
@@ -354,6 +370,25 @@ class HostedGroup:
         facts = {"endpoint": session.member.endpoint, "cpu_s": cpu_s}
         log.info("pserver.serving", extra=facts)
         return None
+
+    async def _recover(self, routes: Routes) -> bool:
+        """Go on with the training that is on the disk; returns whether there is one.
+
+        Raises:
+            FleetError: as ``Routes.recover``.
+            OSError: if the system refuses.
+        """
+        progress = self._progress = RestoreProgress()
+        if not await routes.recover(progress):
+            self._progress = None
+            return False
+        await routes.count_rows()
+        rows = [each for each in routes.facts()["tables"] if each["kind"] == "sparse"]
+        self._restored = {
+            "rows": sum(each["rows"] for each in rows),
+            "commands": progress.commands,
+        }
+        return True
 
     def _new_routes(
         self, session: JobSession, of: Continued | None, planned: Planned | None

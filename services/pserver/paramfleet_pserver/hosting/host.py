@@ -248,7 +248,7 @@ class Host:
         """Return what is said of a group to the job."""
         return {
             "role": "pserver",
-            "state": "serving" if group.routes is not None else "loading",
+            "state": group.state,
             "index": group.index,
             "incarnation": group.term,
             "uptime_s": round(group.service.seconds, 3),

@@ -73,13 +73,18 @@ def board(status: Mapping[str, Any], *, width: int = 120) -> list[str]:
     of_servers = ("index", "requests_per_s", "request_ms", "rows", "bytes", "last_seen_s")
     plan = status.get("plan")
     hosts = ("process",) if plan else ()
-    lines += rows_of(status["servers"], (of_servers[0], *hosts, *of_servers[1:]))
+    lines += rows_of(status["servers"], (of_servers[0], *hosts, "state", *of_servers[1:]))
     lines += _OF_SERVERS
     lines += _of_plan(plan) if plan else []
     lines += [
         f"server {each['index']} is lost; the job waits {_shown(each['waits_s'])} s more for it"
         for each in status["servers"]
         if each.get("waits_s") is not None
+    ]
+    lines += [
+        f"server {each['index']} restores its tables: {_progress_of(each['restoring'])}"
+        for each in status["servers"]
+        if each.get("restoring")
     ]
     lines += [
         f"server {each['index']}: its disk takes no change ({each['disk_fault']}); pushes wait"
@@ -93,6 +98,17 @@ def board(status: Mapping[str, Any], *, width: int = 120) -> list[str]:
     if words := _of_lag(status):
         lines += ["", words]
     return [line[:width] for line in lines]
+
+
+def _progress_of(restoring: Mapping[str, Any]) -> str:
+    """Return how far a restoring is: the snapshot comes first, then the log behind it."""
+    done, of = int(restoring["snapshot_bytes"]), int(restoring["of_snapshot_bytes"])
+    if not of:
+        return "it begins"
+    if done < of:
+        return f"{1e-6 * done:,.1f} of {1e-6 * of:,.1f} MB of the snapshot are read"
+    done, of = int(restoring["commands"]), int(restoring["of_commands"])
+    return f"{done:,} of {of:,} commands of the log are executed again"
 
 
 def _of_lag(status: Mapping[str, Any]) -> str:

@@ -94,6 +94,20 @@ def test_samples_of_workers_and_servers_are_kept() -> None:
     assert JobView().latest_of_server(0) == {}
 
 
+def test_the_rows_of_a_server_that_restores_them_are_not_known() -> None:
+    view = watched(5)
+    rows = len(view.history()["tables"])
+    progress = {"snapshot_bytes": 1, "of_snapshot_bytes": 2, "commands": 0, "of_commands": 3}
+    for second in range(3):  # another process, whose time begins anew
+        facts = {"uptime_s": float(second), "tables": [], "restoring": progress}
+        view.observe(Snapshot(facts={("pserver", 0): facts}), now=5.0 + second)
+
+    assert view.latest_of_server(0)["at_s"] == 7.0
+    assert view.latest_of_server(0)["rows"] is None
+    assert view.latest_of_server(0)["bytes"] is None
+    assert len(view.history()["tables"]) == rows, "a curve that falls to 0 would be wrong"
+
+
 def test_frames_are_what_changed_and_can_be_taken_up_again() -> None:
     view = watched(5)
 

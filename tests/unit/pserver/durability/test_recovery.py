@@ -29,7 +29,12 @@ from paramfleet_pserver.commands.records import Command, Limit, Make
 from paramfleet_pserver.commands.snapshot.writing import snapshot_of
 from paramfleet_pserver.durability.log.recovery import open_log
 from paramfleet_pserver.durability.log.settings import LogSettings
-from paramfleet_pserver.durability.recovery import LOG_FOLDER, SETTLED_COMMANDS, recover
+from paramfleet_pserver.durability.recovery import (
+    LOG_FOLDER,
+    SETTLED_COMMANDS,
+    RestoreProgress,
+    recover,
+)
 from paramfleet_pserver.durability.snapshot_files import newest_snapshot, write_snapshot
 from paramfleet_pserver.requests.checked import Mode
 from paramfleet_pserver.tables.owners import Owners
@@ -94,10 +99,14 @@ class Server:
         await self.one.owners.close()
 
 
-async def recovered(folder: Path) -> tuple[Replica, int]:
+async def recovered(
+    folder: Path, *, progress: RestoreProgress | None = None
+) -> tuple[Replica, int]:
     replica = Replica.__new__(Replica)
     replica.owners, replica.store = Owners(2), store_for(2)
-    found = await recover(folder, job=JOB, store=replica.store, owners=replica.owners)
+    found = await recover(
+        folder, job=JOB, store=replica.store, owners=replica.owners, progress=progress
+    )
     assert found is not None
     replica.machine = found.machine
     found.log.close()
@@ -295,6 +304,41 @@ async def test_others_have_the_loop_while_a_log_is_replayed(tmp_path: Path) -> N
     await replica.owners.close()
 
     assert turns > 4
+
+
+async def test_others_see_how_far_a_recovery_is(tmp_path: Path) -> None:
+    server = await trained(tmp_path)
+    await server.snapshot()
+    for _ in range(4 * SETTLED_COMMANDS):
+        await server.execute(Limit(None))
+    server.sync()
+    await server.end()
+    newest = newest_snapshot(tmp_path)
+    assert newest is not None
+    progress = RestoreProgress()
+    seen = []
+
+    async def look() -> None:
+        while True:
+            seen.append(progress.facts())
+            await asyncio.sleep(0)
+
+    async with asyncio.TaskGroup() as tasks:
+        looking = tasks.create_task(look())
+        replica, _ = await recovered(tmp_path, progress=progress)
+        looking.cancel()
+    await replica.owners.close()
+
+    commands = [each["commands"] for each in seen]
+    assert commands == sorted(commands)
+    assert len({each for each in commands if 0 < each < 4 * SETTLED_COMMANDS}) >= 2
+    size = newest.path.stat().st_size
+    assert progress.facts() == {
+        "snapshot_bytes": size,
+        "of_snapshot_bytes": size,
+        "commands": 4 * SETTLED_COMMANDS,
+        "of_commands": 4 * SETTLED_COMMANDS,
+    }
 
 
 def list_drafts(folder: Path) -> list[Path]:

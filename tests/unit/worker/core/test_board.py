@@ -78,6 +78,31 @@ def test_the_board_says_that_a_server_is_waited_for() -> None:
     assert "server 1 is lost; the job waits 41.5 s more for it" in lines
 
 
+def test_the_board_says_how_far_a_server_is_that_restores_its_tables() -> None:
+    def told(**restoring: int) -> tuple[str, list[str]]:
+        progress = {
+            "snapshot_bytes": 0,
+            "of_snapshot_bytes": 0,
+            "commands": 0,
+            "of_commands": 0,
+        }
+        server = {**STATUS["servers"][0], "state": "restoring", "rows": None, "bytes": None}
+        lines = board({**STATUS, "servers": [{**server, "restoring": progress | restoring}]})
+        row = lines.index("servers") + 2
+        return lines[row], [line for line in lines if line.startswith("server 0 restores")]
+
+    assert told()[0].split()[:6] == ["0", "restoring", "-", "-", "-", "-"]
+    assert told()[1] == ["server 0 restores its tables: it begins"]
+    reading = told(snapshot_bytes=21_000_000, of_snapshot_bytes=47_100_000, of_commands=9)
+    assert reading[1] == [
+        "server 0 restores its tables: 21.0 of 47.1 MB of the snapshot are read"
+    ]
+    replaying = told(snapshot_bytes=7, of_snapshot_bytes=7, commands=1200, of_commands=3000)
+    assert replaying[1] == [
+        "server 0 restores its tables: 1,200 of 3,000 commands of the log are executed again"
+    ]
+
+
 def test_the_board_says_that_a_disk_takes_no_change() -> None:
     full = {**STATUS["servers"][0], "disk_fault": "[Errno 28] No space left on device"}
 

@@ -347,6 +347,7 @@ class Launcher:
             if not child.ended and (code := child.poll()) is not None:
                 if name == COORDINATOR:
                     self._telling.end_page()
+                self._telling.note_end(name)
                 self._events.put_nowait(Exited(name, code))
 
     # -- the middle and the end

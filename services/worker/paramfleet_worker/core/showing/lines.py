@@ -1,9 +1,19 @@
 """Which lines of a job's processes people see who haven't asked for all of them."""
 
+import json
 import re
 from typing import Literal
 
-__all__ = ["ECHOES", "NEWS", "Amount", "amount_of", "event_of", "is_shown", "level_of"]
+__all__ = [
+    "ECHOES",
+    "NEWS",
+    "Amount",
+    "amount_of",
+    "event_of",
+    "fields_of",
+    "is_shown",
+    "level_of",
+]
 
 Amount = Literal["quiet", "usual", "verbose"]
 """How much of a job a launcher shows."""
@@ -28,6 +38,7 @@ ECHOES = frozenset({
     "coordinator.stopped",
     "job.failed",
     "pserver.job_failed",
+    "pserver.recovered",
     "worker.job_failed",
 })  # fmt: skip
 """Events of any level that only repeat what the launcher has done, or says itself."""
@@ -40,6 +51,8 @@ _JSON = re.compile(
     rb'\{"time": "[^"]{0,40}", "level": "(?P<level>[A-Z]+)", "role": "[a-z]+", '
     rb'"index": (?:null|\d+), "event": "(?P<event>[^" ]*)'
 )
+
+_FIELD = re.compile(rb" ([a-z_]+)=([^ ]*)")
 
 _ROUTINE = frozenset({"DEBUG", "INFO"})
 
@@ -61,6 +74,19 @@ def event_of(line: bytes) -> str:
     """Return the event of a line of our own log; empty for any other line."""
     found = _found(line)
     return "" if found is None else found["event"].decode(errors="replace")
+
+
+def fields_of(line: bytes) -> dict[str, str]:
+    """Return the fields of a line of our own log as text; those without a space in them."""
+    found = _TEXT.match(line)
+    if found is not None:
+        pairs = _FIELD.findall(line[found.end() :])
+        return {name.decode(): value.decode(errors="replace") for name, value in pairs}
+    try:
+        fields = json.loads(line)["fields"]
+        return {name: str(value) for name, value in fields.items()}
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
+        return {}
 
 
 def is_shown(line: bytes, amount: Amount) -> bool:

@@ -119,10 +119,15 @@ class Console:
         self._is_redrawn = False
         """Whether that line is one that worker 0 draws again and again, as a bar of its own."""
         self._held: list[bytes] = []
+        self._hears: Callable[[ProcessName, bytes], None] | None = None
 
     def keep(self, log: LogFile) -> None:
         """Write the launcher's own lines to its log, too, from now on."""
         self._log = log
+
+    def listen(self, hears: "Callable[[ProcessName, bytes], None]") -> None:
+        """Hand each line of pservers to this, too, whether it is shown or not."""
+        self._hears = hears
 
     def close(self, *, keeps_results: bool) -> None:
         """Wait for who reads, but not for long, and show no more.
@@ -179,6 +184,8 @@ class Console:
         all is shown.
         """
         shown = line.removesuffix(b"\r").rpartition(b"\r")[2]
+        if self._hears is not None and name.role == "pserver":
+            self._hears(name, shown)
         if name.role == "redis" or not is_shown(shown, self._amount):
             return
         if self.shows_all:

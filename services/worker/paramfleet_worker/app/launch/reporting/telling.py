@@ -16,9 +16,10 @@ from paramfleet_worker.app.launch.reporting.page_link import show_page
 from paramfleet_worker.app.launch.reporting.reasons import HasOutput, how_of, reason_of
 from paramfleet_worker.app.launch.reporting.verdict import Verdict, short_path
 from paramfleet_worker.core.doctor.machine import FEW_FILES
-from paramfleet_worker.core.events import Dismiss, Excuse, Report
+from paramfleet_worker.core.events import Dismiss, Excuse, ProcessName, Report
 from paramfleet_worker.core.showing.disks import DiskFaults
 from paramfleet_worker.core.showing.reports import Course
+from paramfleet_worker.core.showing.returns import Returns
 from paramfleet_worker.process.log_file import LogFile
 from paramfleet_worker.process.terminal.console import Console
 from paramfleet_worker.storage import JobRecords
@@ -62,6 +63,8 @@ class Telling:
         self._course = Course(clock.monotonic())
         folder = self._plan.data_dir or prepared.environment.get(_DATA_DIR, "")
         self._disks = DiskFaults(str(folder))
+        self._returns = Returns(has_disk=bool(folder), is_planned=self._plan.groups > 0)
+        console.listen(self._hear)
         self._asked: tuple[Operator, HasOutput] | None = None
         """Who asks which process how the job is; the token is shown to no other."""
 
@@ -151,6 +154,11 @@ class Telling:
         """Look at once: a process has ended, and soon nobody answers."""
         self._look.set()
 
+    def note_end(self, name: ProcessName) -> None:
+        """Note that a process has ended: it may be started again, and then be back."""
+        if name.role == "pserver":
+            self._returns.note_death(name, self._clock.monotonic())
+
     def excuse(self, action: Excuse) -> None:
         """Say that a worker failed that was started again too late."""
         self._console.say(
@@ -214,6 +222,12 @@ class Telling:
         course = self._course.result(self._clock.monotonic(), finished=code == 0)
         logs = f"logs in {short_path(self._plan.facts.log_dir)}"
         self._console.tell(f"{ended} {course}; {logs}")
+
+    def _hear(self, name: ProcessName, line: bytes) -> None:
+        if self._verdict is not None:
+            return
+        if words := self._returns.hear(name, line, self._clock.monotonic()):
+            self._console.say(words)
 
     def _show(self, status: Mapping[str, Any]) -> None:
         for line in self._disks.see(status, self._clock.monotonic()):
