@@ -234,6 +234,11 @@ class DiskTier:
         _, log = self._ready()
         return sum(part.num_bytes for part in log.parts)
 
+    def limit_memory(self, memory_bytes: int) -> None:
+        """Let the keys in the log take so many bytes from now on; it isn't merged for that."""
+        _, log = self._ready()
+        log.limit(memory_bytes)
+
     @property
     def file_bytes(self) -> int:
         """Return how long the files are."""

@@ -1,7 +1,7 @@
 """The log of a tier: its segments, and the keys that are in them."""
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -71,15 +71,11 @@ class WriteAhead:
         self._by = (transfers, arena)
         self.pitch = state.row_bytes // 4
         self.failure: FleetError | None = None
-        self._most_entries = max(_LEAST_ENTRIES, memory_bytes // KEY_BYTES)
-        is_large = self._most_entries >= RANGES * LEAST_OF_RANGE
-        self.num_ranges = RANGES if is_large else 1
-        self._segment_bytes = self._most_entries * state.row_bytes // _SEGMENTS
+        self.limit(memory_bytes)
         self._segments: list[Segment] = []
         """Those that are needed, the oldest first; the last one is written to."""
-        self._split = Split.of(state, self.num_ranges)
         self._growing: list[Logged] = []
-        """Of each range."""
+        """Of each range of the keys that come."""
         self._former: list[Logged] = []
         """Parts that grow no more, the newest first: what one says of a key is older than what
         a part says that grows."""
@@ -89,6 +85,12 @@ class WriteAhead:
             stack.callback(self.close)
             self._recover(state)
             stack.pop_all()
+
+    def limit(self, memory_bytes: int) -> None:
+        """Let keys take so many bytes from now on, of all parts."""
+        self._most_entries = max(_LEAST_ENTRIES, memory_bytes // KEY_BYTES)
+        is_large = self._most_entries >= RANGES * LEAST_OF_RANGE
+        self._wanted_ranges = RANGES if is_large else 1
 
     @property
     def parts(self) -> list[Logged]:
@@ -199,27 +201,29 @@ class WriteAhead:
         """
         if not self._frozen and self.num_entries:
             self.sync()
-            if whole or self.num_ranges == 1 or self._segments[-1].end >= self._segment_bytes:
+            segment_bytes = self._most_entries * 4 * self.pitch // _SEGMENTS
+            if whole or self.num_ranges == 1 or self._segments[-1].end >= segment_bytes:
                 number = self._segments[-1].number + 1
                 with self._remembering():
                     self._segments.append(self._new_segment(number, state))
-            split = Split.of(state, self.num_ranges)
+            split = Split.of(state, self._wanted_ranges)
             if whole or split != self._split:
-                self._split = split
-                self._retire(range(self.num_ranges))
+                self._former = [
+                    part for part in self._growing if part.num_entries
+                ] + self._former
+                self._divide(split)
             elif not self._former:  # else these go first, which may be older
                 begun = [each for each, part in enumerate(self._growing) if part.num_entries]
-                self._retire([min(begun, key=lambda each: self._growing[each].since)])
+                oldest = min(begun, key=lambda each: self._growing[each].since)
+                self._former = [self._growing[oldest]]
+                self._growing[oldest] = self._new_part(oldest)
             self._frozen = self._former[::-1] if whole else self._former[-1:]
         return _Frozen(self, self._frozen)
 
-    def _retire(self, ranges: Iterable[int]) -> None:
-        """Have the parts of some ranges grow no more."""
-        parts = []
-        for number in ranges:
-            parts.append(self._growing[number])
-            self._growing[number] = self._new_part(number)
-        self._former = [part for part in parts if part.num_entries] + self._former
+    def _divide(self, split: Split) -> None:
+        """Divide the keys that come from now on, into parts that have none as yet."""
+        self._split, self.num_ranges = split, split.num
+        self._growing = [self._new_part(each) for each in range(split.num)]
 
     def forget_frozen(self) -> None:
         """Forget what is merged, as the pages' state says by now, and segments behind it."""
@@ -384,7 +388,7 @@ class WriteAhead:
                 where=f"segment {state.merged + 1} of the log",
                 reason=f"of the segments there are only {left}",
             )
-        self._growing = [self._new_part(each) for each in range(self.num_ranges)]
+        self._divide(Split.of(state, self._wanted_ranges))
         if not left:
             self._segments.append(self._new_segment(state.merged + 1, state))
             return

@@ -364,6 +364,8 @@ class RowMover:
             rows = budget.rows_of(share)
             capacity = max(1, rows - rows // LOG_SHARE)
             self._capacity = change, capacity
+            if self.tier is not None:  # it was opened with another share, maybe a tiny one
+                self.tier.limit_memory(self._log_bytes(rows))
         return capacity
 
     def _opened(self) -> DiskTier:
@@ -373,8 +375,7 @@ class RowMover:
             FleetError: as ``DiskTier``.
         """
         options, folder = self._options, self._options.folder()
-        own_bytes = options.budget.rows_of(self._share) * self._share.row_bytes
-        log_bytes = min(MOST_LOG_BYTES, own_bytes // LOG_SHARE)
+        log_bytes = self._log_bytes(options.budget.rows_of(self._share))
         tier_options = replace(options.tier, memory_bytes=log_bytes, salt=self._salt)
         with contextlib.ExitStack() as stack:
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -383,6 +384,10 @@ class RowMover:
         weakref.finalize(self, _discard, tier, folder)
         self._cold.engine = tier.stats().engine
         return tier
+
+    def _log_bytes(self, rows: int) -> int:
+        """Return what keys in the log may take, where so many rows may be in memory."""
+        return min(MOST_LOG_BYTES, rows * self._share.row_bytes // LOG_SHARE)
 
     # What happens in memory.
 

@@ -64,11 +64,12 @@ def test_a_range_has_neighbouring_pages_and_keys_in_their_order() -> None:
     assert first == keys.size
 
 
+@pytest.mark.parametrize("least", [1, 300], ids=["ranges", "sometimes ranges"])
 @pytest.mark.parametrize("num_keys", [3_000, KEYS])
 def test_any_calls_leave_what_they_say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_keys: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_keys: int, least: int
 ) -> None:
-    monkeypatch.setattr(writeahead, "LEAST_OF_RANGE", 1)
+    monkeypatch.setattr(writeahead, "LEAST_OF_RANGE", least)
     rng, rows, tier = np.random.default_rng(num_keys), Rows(), opened(tmp_path)
     for turn in range(300):
         highest, num = num_keys * (1 + turn // 50), int(rng.integers(1, 400))
@@ -80,6 +81,8 @@ def test_any_calls_leave_what_they_say(
         else:
             tier.remove(keys)
             forget(rows, keys)
+        if rng.random() < 0.05:
+            tier.limit_memory(int(rng.choice([1, 60_000])))
         if tier.wants_merge and rng.random() < 0.7:
             tier.merge_step()
         if turn % 30 == 29:

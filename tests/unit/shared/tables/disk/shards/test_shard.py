@@ -339,6 +339,31 @@ def test_tables_share_a_budget_by_what_they_have(folders: Folders) -> None:
     assert memory[0] == pytest.approx(400 * 200 / 3200, abs=3)
 
 
+def test_the_log_of_a_shard_that_was_filled_last_is_as_large_as_the_others(
+    folders: Folders,
+) -> None:
+    row_bytes = SparseShard(table(), max_rows=1).layout.row_bytes + ROW_BESIDE_BYTES
+    budget, num = MemoryBudget(10_000 * row_bytes), 60_000
+    options = TieredOptions(budget, folders)
+    shards = [TieredShard(table(), options=options, max_rows=100_000) for _ in range(2)]
+    for shard in shards:
+        for first in range(0, num, 1000):
+            ids = np.arange(first, first + 1000)
+            shard.load(ids, np.zeros((1000, 4), np.float32), np.zeros((1000, 4), np.float32))
+    merged = [stats_of(shard).batches for shard in shards]
+    rng = np.random.default_rng(3)
+
+    for step in range(40):
+        ids = np.unique(rng.integers(0, num, 1000))
+        for shard in shards:
+            shard.push(ids, np.ones((len(ids), 4), np.float32), lr=0.1, step=step)
+
+    first, last = (
+        stats_of(shard).batches - before for shard, before in zip(shards, merged, strict=True)
+    )
+    assert 0 < last <= 1.5 * first, "each merge goes over the pages"
+
+
 def test_tables_that_are_filled_one_after_another_keep_to_their_budget(
     folders: Folders,
 ) -> None:
