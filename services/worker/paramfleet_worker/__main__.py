@@ -54,6 +54,7 @@ from paramfleet_worker.app.script import become_worker, script_of
 from paramfleet_worker.app.shell.completion import completion, files
 from paramfleet_worker.app.shell.delegates import LazyGroup
 from paramfleet_worker.config import LaunchSettings
+from paramfleet_worker.core.checkpoints.command_line import CommandLine
 from paramfleet_worker.core.showing.lines import amount_of
 from paramfleet_worker.process.ports import PortReservations
 from paramfleet_worker.process.terminal.console import Console
@@ -104,7 +105,8 @@ def _launch(
         script = script_of(arguments, model=model, options=option)
         code = 1
         try:
-            code = _launched(resolved, script, environment, console)
+            again = CommandLine.of(tuple(sys.argv[1:]), arguments)
+            code = _launched(resolved, script, environment, console, again)
         finally:
             console.close(keeps_results=code == 0)
         return code
@@ -117,6 +119,7 @@ def _launched(
     script: tuple[str, ...],
     environment: Mapping[str, str],
     console: Console,
+    again: CommandLine,
 ) -> int:
     """Run the job in one of the ways there are; return the exit code.
 
@@ -128,7 +131,7 @@ def _launched(
         from paramfleet_worker.app.launch.collective import launch_collective  # noqa: PLC0415 -- slow
 
         return launch_collective(resolved.value, script, environment, console)
-    inherited = {**environment, **_resuming(resolved.value, console)}
+    inherited = {**environment, **_resuming(resolved.value, console, again)}
     resolved = replace(resolved, value=with_name(resolved.value, script=script))
     if resolved.value.on == "ray":
         from paramfleet_worker.app.launch.on_ray import launch_on_ray  # noqa: PLC0415 -- slow
@@ -145,11 +148,12 @@ def _launched(
             reservations=reservations,
         )
         with prepared_launch(resolved, plan, inherited) as prepared:
-            launcher = Launcher(prepared, console=console, clock=SystemClock())
+            prepared_again = replace(prepared, again=again)
+            launcher = Launcher(prepared_again, console=console, clock=SystemClock())
             return asyncio.run(launcher.run())
 
 
-def _resuming(settings: LaunchSettings, console: Console) -> dict[str, str]:
+def _resuming(settings: LaunchSettings, console: Console, again: CommandLine) -> dict[str, str]:
     """Return what lets the job continue from a checkpoint; nothing if it isn't asked to.
 
     Raises:
@@ -160,7 +164,7 @@ def _resuming(settings: LaunchSettings, console: Console) -> dict[str, str]:
         return {}
     from paramfleet_worker.app.checkpoints.resuming import resume_environment  # noqa: PLC0415 -- slow
 
-    return resume_environment(place_of(settings.resume).expanduser(), console.say)
+    return resume_environment(place_of(settings.resume).expanduser(), console.say, again)
 
 
 def _worker(

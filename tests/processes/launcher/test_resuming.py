@@ -2,14 +2,18 @@
 
 import json
 import os
+import re
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from paramfleet_shared.system.processes.keeping import tied
 from paramfleet_worker.app.checkpoints.diffing import diff
 from paramfleet_worker.app.checkpoints.verifying import verify
 
@@ -103,6 +107,35 @@ def test_sync_continues_as_if_never_interrupted_on_any_number_of_servers(
             assert (table.changes.only_in_a, table.changes.only_in_b) == (0, 0)
             assert table.changes.largest < 1e-5
         shutil.rmtree(saved)
+
+
+@pytest.mark.parametrize("ends", ["is stopped", "fails"])
+def test_a_job_that_ends_early_says_from_where_it_may_go_on(
+    train: Callable[..., Any], tmp_path: Path, ends: str
+) -> None:
+    launched = train("--stop_after", str(AT), "--final", "never")
+    launched.read_until(*(f"[worker {rank}] stands still after {AT}" for rank in range(2)))
+    command = [sys.executable, "-m", "paramfleet_worker", "status", "--json"]
+    while (
+        '"periodic_checkpoint": null'
+        in subprocess.run(tied(command), capture_output=True, text=True, check=True).stdout
+    ):
+        pass  # a heartbeat brings it
+    if ends == "fails":
+        started = (tmp_path / "log" / "serverlog.0").read_text()
+        os.kill(int(re.findall(r"pserver\.started pid=(\d+)", started)[0]), signal.SIGKILL)
+    else:
+        launched.process.send_signal(signal.SIGINT)
+
+    assert launched.read_to_end() != 0
+
+    newest = (tmp_path / "saved" / "latest").resolve()
+    said = [line for line in launched.said if line.startswith("newest checkpoint: ")]
+    assert said == launched.said[-2:-1], launched.text
+    begin = f"newest checkpoint: {newest} (step {AT}); go on with: "
+    options = f"paramfleet launch --resume {newest} --server_num=2 --worker_num=2"
+    assert said[0].startswith(f"{begin}{options} {tmp_path / 'train.py'} --files ")
+    assert said[0].endswith(" --final never")
 
 
 def test_one_worker_continues_with_what_two_have_left(train: Callable[..., Any]) -> None:

@@ -233,11 +233,11 @@ class Saving:
         write = partial(self._write, ends_day=ends_day)
         for _ in range(1, ATTEMPTS):
             try:
-                return NamedSave(final, write, owner=self.owner).end()
+                return self._named(final, write).end()
             except SaveGoneError as error:
                 facts = {"folder": str(final), "reason": str(error)}
                 log.warning("worker.checkpoint_begins_again", extra=facts)
-        return NamedSave(final, write, owner=self.owner).end()
+        return self._named(final, write).end()
 
     def begin(self, dirname: Path, *, chain: Chain | None = None) -> "NamedSave":
         """Begin a save that is written beside the training, if servers write it.
@@ -252,7 +252,16 @@ class Saving:
         if self._session.optimizer is not None:
             self._session.optimizer.check_loaded()
         begin = partial(self._begin_writing, chain=chain)
-        return NamedSave(self._folder_to_save(dirname), begin, owner=self.owner)
+        return self._named(self._folder_to_save(dirname), begin)
+
+    def _named(self, final: Path, begin: "Callable[[Path], Manifest | JobSave]") -> "NamedSave":
+        """Return a save that is known to the job once it is written; raises as it."""
+        return NamedSave(final, begin, owner=self.owner, then=self._note_written)
+
+    def _note_written(self, final: Path, manifest: Manifest) -> None:
+        """Tell the job which checkpoint is the newest; any thread may call it."""
+        steps = None if manifest.progress is None else manifest.progress.extra.get("steps")
+        self._session.progress.note(saved={"folder": str(final), "step": steps})
 
     def load_model(self, dirname: str | Path) -> list[str]:
         """Take every table and buffer from a checkpoint, saved by any number of pservers.
@@ -719,6 +728,7 @@ class NamedSave:
         final: The folder: an absolute path.
         begin: Begins to write into another, or writes all.
         owner: Whose mark it has at an address; None outside of a job.
+        then: Called with the folder and its manifest when all is written.
 
     Raises:
         FolderNameError: if anything is at its address.
@@ -731,8 +741,10 @@ class NamedSave:
         begin: Callable[[Path], "Manifest | JobSave"],
         *,
         owner: Owner | None = None,
+        then: Callable[[Path, Manifest], None] | None = None,
     ) -> None:
         self._final = final
+        self._then = then
         self._temporary = temporary_beside(final)
         self._mark: Owner | None = None
         with self._naming():
@@ -762,6 +774,8 @@ class NamedSave:
         end_owning(self._final, self._mark)
         if self._temporary != self._final:
             discard(self._temporary)
+        if self._then is not None:
+            self._then(self._final, manifest)
         return _logged(self._final, manifest)
 
     @contextmanager

@@ -11,7 +11,8 @@ from paramfleet_shared.errors import IntegrityError
 from paramfleet_shared.files.addresses import place_of
 from paramfleet_worker.app.checkpoints.listing import list_checkpoints
 from paramfleet_worker.app.checkpoints.verifying import problem_of
-from paramfleet_worker.core.checkpoints.choosing import choose
+from paramfleet_worker.core.checkpoints.choosing import choose, farther_than
+from paramfleet_worker.core.checkpoints.command_line import CommandLine
 
 __all__ = ["RESUME_FROM", "NoWholeCheckpointError", "resume_environment"]
 
@@ -32,12 +33,15 @@ class NoWholeCheckpointError(IntegrityError):
     )
 
 
-def resume_environment(folder: Path, say: Callable[[str], None]) -> dict[str, str]:
+def resume_environment(
+    folder: Path, say: Callable[[str], None], again: CommandLine | None = None
+) -> dict[str, str]:
     """Return what the processes of a job have in their environment to continue.
 
     Args:
         folder: Of checkpoints, or one itself.
         say: Gets a line for each checkpoint that is skipped, and for what is chosen.
+        again: How this launch was called; it is named how to take another checkpoint.
 
     Raises:
         CheckpointFolderError: if there is no such folder.
@@ -45,7 +49,8 @@ def resume_environment(folder: Path, say: Callable[[str], None]) -> dict[str, st
     """
     # ``latest`` may lead elsewhere a moment later
     folder = folder.resolve() if folder.is_symlink() else folder.absolute()
-    choice = choose(list_checkpoints(folder), lambda each: problem_of(place_of(each.path)))
+    found = list_checkpoints(folder)
+    choice = choose(found, lambda each: problem_of(place_of(each.path)))
     for each, why in choice.skipped:
         say(f"resume: skipped {each.path}: {why}")
     chosen = choice.chosen
@@ -57,6 +62,14 @@ def resume_environment(folder: Path, say: Callable[[str], None]) -> dict[str, st
         return {RESUME_FROM: ""}
     step = "an unknown step" if chosen.step is None else f"step {chosen.step}"
     say(f"resume: the job continues from {chosen.path}, {step}")
+    skipped = [each for each, _ in choice.skipped]
+    farther = farther_than(chosen, (each for each in found if each not in skipped))
+    if farther is not None:
+        command = (again or CommandLine()).resuming(farther.path)
+        say(
+            f"warning: that is the newest checkpoint, but {farther.name} has more steps "
+            f"({farther.step}); to continue from that one: {command}"
+        )
     if chosen.consistent is False:
         say(f"warning: {chosen.name} is not a consistent cut (paramfleet checkpoint verify)")
     return {RESUME_FROM: chosen.path}

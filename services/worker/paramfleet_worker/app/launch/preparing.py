@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
@@ -23,6 +23,7 @@ from paramfleet_shared.settings.security import SecuritySettings
 from paramfleet_worker.app.launch.former_logs import set_aside
 from paramfleet_worker.app.launch.planning import REDIS, LaunchPlan
 from paramfleet_worker.config import LaunchSettings
+from paramfleet_worker.core.checkpoints.command_line import CommandLine
 from paramfleet_worker.process.admin_token import admin_environment, prepare_admin_token
 
 __all__ = [
@@ -111,6 +112,8 @@ class PreparedLaunch:
     """What its console says first: the settings that are given, and what they leave open."""
     opens_page: bool = False
     """Whether the job's page is to be opened in a browser."""
+    again: CommandLine = field(default_factory=CommandLine)
+    """How the launch was called."""
 
     @property
     def redis_password(self) -> str:
@@ -278,11 +281,11 @@ def _require_closed(prepared: PreparedLaunch) -> None:
 def _given(resolved: Resolved[LaunchSettings]) -> dict[str, str]:
     """Return what the command line says of the job's protection, as its processes read it."""
     given = {}
-    for field in fields(SecuritySettings):
-        if resolved.origins[field.name] == "argument":
-            value = getattr(resolved.value, field.name)
+    for each in fields(SecuritySettings):
+        if resolved.origins[each.name] == "argument":
+            value = getattr(resolved.value, each.name)
             text = str(value).lower() if isinstance(value, bool) else str(value)
-            given[f"PARAMFLEET_{field.name.upper()}"] = text
+            given[f"PARAMFLEET_{each.name.upper()}"] = text
     return given
 
 

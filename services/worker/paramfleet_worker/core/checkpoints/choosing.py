@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from paramfleet_shared.checkpoint.numbering import number_of
 
-__all__ = ["Choice", "Listed", "choose", "newest_first"]
+__all__ = ["Choice", "Listed", "choose", "farther_than", "newest_first"]
 
 _PLACE = re.compile(r"(\d{4}(?:0[1-9]|1[0-2])\d\d)/(0|[1-9]\d{0,3})", re.ASCII)
 """A checkpoint of a training by days: its day, and the pass that it is behind."""
@@ -125,6 +125,26 @@ def newest_first(found: Iterable[Listed]) -> list[Listed]:
             newest[is_of_a_day] = at = max(at, newest.get(is_of_a_day, at))
         keys.append((at, order, each.step or 0, each.name, each))
     return [key[-1] for key in sorted(keys, key=lambda key: key[:-1])][::-1]
+
+
+def farther_than(chosen: Listed, found: Iterable[Listed]) -> Listed | None:
+    """Return the checkpoint that has taken most steps, if that is more than the chosen one.
+
+    Those of a training by days count their steps as their passes do. Files aren't read.
+
+    Args:
+        chosen: What a job continues from.
+        found: All of a folder.
+    """
+    if chosen.step is None:
+        return None
+    others = [
+        each
+        for each in found
+        if each.whole and each.step is not None and not (each.place and chosen.place)
+    ]
+    most = max(others, key=lambda each: each.step or 0, default=chosen)
+    return most if (most.step or 0) > chosen.step else None
 
 
 def choose(found: Sequence[Listed], problem_of: Callable[[Listed], str]) -> Choice:

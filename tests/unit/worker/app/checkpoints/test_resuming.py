@@ -1,5 +1,6 @@
 """A launch continues from the newest whole checkpoint of a folder."""
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from paramfleet_worker.app.checkpoints.resuming import (
     NoWholeCheckpointError,
     resume_environment,
 )
+from paramfleet_worker.core.checkpoints.command_line import CommandLine
 
 Write = Callable[..., Path]
 
@@ -36,6 +38,31 @@ def test_the_newest_whole_one_is_chosen_and_what_is_skipped_is_named(write: Writ
     assert f"resume: skipped {changed.parent}: {changed.name}: its SHA-256 is another" in told
     assert ".new.0123abcd.partial: it is unfinished" in told
     assert lines[-1] == f"resume: the job continues from {whole}, step 5"
+
+
+def test_an_older_one_with_more_steps_is_named_with_the_command_that_takes_it(
+    write: Write,
+) -> None:
+    farther = write("a long run", steps=900)
+    manifest = json.loads((farther / "manifest.json").read_text())
+    manifest["written_at"] = "2001-01-01T00:00:00+00:00"
+    (farther / "manifest.json").write_text(json.dumps(manifest))
+    lines: list[str] = []
+    newest = write("again", steps=5)
+    again = CommandLine.of(("launch", "--resume=saved", "train.py"), ("train.py",))
+
+    found = resume_environment(newest.parent, lines.append, again)
+
+    assert found == {RESUME_FROM: str(newest)}
+    told, warning = lines
+    assert told == f"resume: the job continues from {newest}, step 5"
+    assert warning == (
+        "warning: that is the newest checkpoint, but a long run has more steps (900); to "
+        f"continue from that one: paramfleet launch --resume '{farther}' train.py"
+    )
+    lines.clear()
+    resume_environment(farther, lines.append)
+    assert lines == [f"resume: the job continues from {farther}, step 900"]
 
 
 def test_a_checkpoint_itself_may_be_named_by_a_link(write: Write) -> None:

@@ -20,6 +20,7 @@ from paramfleet_worker.core.events import Dismiss, Excuse, ProcessName, Report
 from paramfleet_worker.core.showing.disks import DiskFaults
 from paramfleet_worker.core.showing.reports import Course
 from paramfleet_worker.core.showing.returns import Returns
+from paramfleet_worker.core.showing.saved import Saved, saved_of
 from paramfleet_worker.process.log_file import LogFile
 from paramfleet_worker.process.terminal.console import Console
 from paramfleet_worker.storage import JobRecords
@@ -70,6 +71,8 @@ class Telling:
 
         self._look = asyncio.Event()
         self._published: Mapping[int, Mapping[str, Any]] = {}
+        self._saved: Saved | None = None
+        """The newest checkpoint."""
         self._verdict: Verdict | None = None
         self._advice = Advice(self._plan)
         self._log = LogFile(self._plan.own_log, console.say)
@@ -180,6 +183,7 @@ class Telling:
     def note_published(self, published: Mapping[int, Mapping[str, Any]]) -> None:
         """Note what the workers published last, by rank, if anything is known of that."""
         self._published = published or self._published
+        self._saved = saved_of(published) or self._saved
 
     async def report(self, cause: Report, child: HasOutput | None, *, num_alive: int) -> None:
         """Say what ended the job: who failed, and why, where it was, and what to do.
@@ -214,6 +218,8 @@ class Telling:
         """Say how the job ended."""
         self._console.end_drawing()
         self._console.let_all_go()
+        if code:
+            self._say_saved()
         if self._verdict is not None:
             self._console.fail(self._verdict.last(self._console))
             return
@@ -222,6 +228,16 @@ class Telling:
         course = self._course.result(self._clock.monotonic(), finished=code == 0)
         logs = f"logs in {short_path(self._plan.facts.log_dir)}"
         self._console.tell(f"{ended} {course}; {logs}")
+
+    def _say_saved(self) -> None:
+        """Say which checkpoint this job has written last, and how to go on from there."""
+        newest = self._saved
+        if newest is not None:
+            step = "" if newest.step is None else f" (step {newest.step:,})"
+            command = self._prepared.again.resuming(newest.folder)
+            self._console.say(
+                f"newest checkpoint: {newest.folder}{step}; go on with: {command}"
+            )
 
     def _hear(self, name: ProcessName, line: bytes) -> None:
         if self._verdict is not None:

@@ -1,0 +1,59 @@
+"""The command that launches a job again, from a checkpoint."""
+
+import shlex
+from dataclasses import dataclass
+
+__all__ = ["CommandLine"]
+
+_MOST_CHARACTERS = 1000
+"""Of a command that is shown whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """The words of a launch, without the program's name; none if they aren't known."""
+
+    options: tuple[str, ...] = ()
+    """What stands before the script; ``launch`` is the first word."""
+    rest: tuple[str, ...] = ()
+    """The script and its arguments."""
+
+    @classmethod
+    def of(cls, words: tuple[str, ...], rest: tuple[str, ...]) -> "CommandLine":
+        """Return the command line of this process, if a user has typed it.
+
+        Args:
+            words: All of them, without the program's name.
+            rest: The script and its arguments, as they were found in them.
+        """
+        num = len(words) - len(rest)
+        if words[:1] != ("launch",) or words[num:] != rest:
+            return cls()
+        return cls(words[:num], rest)
+
+    def resuming(self, path: str) -> str:
+        """Return the command that continues from a checkpoint.
+
+        Where this one isn't known, is long or may have a password in it, three dots stand for
+        all but the checkpoint.
+
+        Args:
+            path: The checkpoint's folder.
+        """
+        begin = ("paramfleet", "launch", "--resume", path)
+        words = (*begin, *_without_resume(self.options[1:]), *self.rest)
+        whole = shlex.join(words)
+        has_secret = any("://" in word and ("@" in word or "=" in word) for word in words)
+        if not self.options or has_secret or len(whole) > _MOST_CHARACTERS:
+            return f"{shlex.join(begin)} ..."
+        return whole
+
+
+def _without_resume(options: tuple[str, ...]) -> list[str]:
+    kept, words = [], iter(options)
+    for word in words:
+        if word == "--resume":
+            next(words, "")
+        elif not word.startswith("--resume="):
+            kept.append(word)
+    return kept
