@@ -9,7 +9,7 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from paramfleet_shared.discovery.errors import (
     NoRedisError,
@@ -31,7 +31,7 @@ from paramfleet_shared.settings.config import JobSettings
 from paramfleet_shared.system.clock import Clock
 from paramfleet_worker.core.events import FailureRecord, ProcessName
 
-__all__ = ["JobRecords"]
+__all__ = ["JobRecords", "Published"]
 
 CALL_TIMEOUT_S = 0.4
 """One round trip; a launcher that stops a job can't wait longer for its reasons."""
@@ -39,6 +39,15 @@ CALL_TIMEOUT_S = 0.4
 POLL_S = 0.1
 
 ENDED = ("finished", "failed")
+
+
+class Published(NamedTuple):
+    """What is known of the course of a job."""
+
+    workers: Mapping[int, Mapping[str, Any]]
+    """What the workers published last, by rank."""
+    ends: bool
+    """Whether an operator has ended the training."""
 
 
 class JobRecords:
@@ -216,8 +225,8 @@ class JobRecords:
             return False
         return record is not None and record.shrinks
 
-    async def published(self) -> dict[int, dict[str, Any]]:
-        """Return what the workers of this launch's job published last, by rank.
+    async def published(self) -> Published:
+        """Return what the workers of this launch's job published last, and how it ends.
 
         Nothing if the registry doesn't answer.
         """
@@ -225,10 +234,11 @@ class JobRecords:
             epoch = await self._epoch()
             record = await self._registry.read_job(epoch) if epoch > self._past_epoch else None
             if record is None or (self._launch and record.launch != self._launch):
-                return {}
-            return await self._registry.read_facts(epoch, "worker")
+                return Published({}, ends=False)
+            workers = await self._registry.read_facts(epoch, "worker")
+            return Published(workers, ends=record.orders.ends)
         except (NoRedisError, RedisRefusedError):
-            return {}
+            return Published({}, ends=False)
 
     async def wanted_processes(self) -> int:
         """Return how many processes for pservers an operator wants of the job that trains.

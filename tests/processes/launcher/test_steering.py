@@ -45,8 +45,8 @@ class Steered:
             "PARAMFLEET_RUNTIME_DIR": str(self.runtime),
         }
 
-    def start(self, *options: str, **more: Any) -> Any:
-        launched = self._launch(BODY, *LOCAL, *options, environment=self.environment, **more)
+    def start(self, *options: str, body: str = BODY, **more: Any) -> Any:
+        launched = self._launch(body, *LOCAL, *options, environment=self.environment, **more)
         launched.read_until("waiting pid=", "the job's page")
         return launched
 
@@ -99,6 +99,20 @@ def test_who_launched_a_job_steers_it_without_any_option_and_the_audit_says_who(
     assert token not in launched.text
     assert all(token not in path.read_text() for path in (launched.cwd / "log").iterdir())
     assert not (steered.runtime / "flights").exists(), "the token ends with the job"
+
+
+def test_a_job_that_is_ended_by_command_says_so_and_at_which_step(steered: Steered) -> None:
+    body = BODY.replace('"step": 1', '"step": 3, "total_steps": 10')
+    launched = steered.start(body=body)
+
+    ended = steered.until_done("end")
+    steered.end(launched)
+
+    assert (ended.returncode, ended.stdout) == (0, "the job ends\n"), ended.stderr
+    last = (
+        r"ended by `paramfleet end` after \d:\d\d: step 3 of 10, staleness 0, async; logs in .*"
+    )
+    assert re.fullmatch(last, launched.said[-1]), launched.said[-1]
 
 
 def test_of_two_jobs_one_must_be_named(steered: Steered) -> None:

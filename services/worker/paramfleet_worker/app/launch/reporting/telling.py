@@ -23,7 +23,7 @@ from paramfleet_worker.core.showing.returns import Returns
 from paramfleet_worker.core.showing.saved import Saved, saved_of
 from paramfleet_worker.process.log_file import LogFile
 from paramfleet_worker.process.terminal.console import Console
-from paramfleet_worker.storage import JobRecords
+from paramfleet_worker.storage import JobRecords, Published
 
 if TYPE_CHECKING:
     from paramfleet_worker.app.operating import Operator
@@ -73,6 +73,8 @@ class Telling:
         self._published: Mapping[int, Mapping[str, Any]] = {}
         self._saved: Saved | None = None
         """The newest checkpoint."""
+        self._was_ended = False
+        """Whether an operator has ended the training."""
         self._verdict: Verdict | None = None
         self._advice = Advice(self._plan)
         self._log = LogFile(self._plan.own_log, console.say)
@@ -180,10 +182,11 @@ class Telling:
 
     # -- the end
 
-    def note_published(self, published: Mapping[int, Mapping[str, Any]]) -> None:
-        """Note what the workers published last, by rank, if anything is known of that."""
-        self._published = published or self._published
-        self._saved = saved_of(published) or self._saved
+    def note_published(self, published: Published) -> None:
+        """Note what the workers published last, if anything is known of that."""
+        self._published = published.workers or self._published
+        self._saved = saved_of(published.workers) or self._saved
+        self._was_ended = self._was_ended or published.ends
 
     async def report(self, cause: Report, child: HasOutput | None, *, num_alive: int) -> None:
         """Say what ended the job: who failed, and why, where it was, and what to do.
@@ -223,7 +226,8 @@ class Telling:
         if self._verdict is not None:
             self._console.fail(self._verdict.last(self._console))
             return
-        ended = "finished after" if code == 0 else "stopped after"
+        well = "ended by `paramfleet end` after" if self._was_ended else "finished after"
+        ended = well if code == 0 else "stopped after"
         self._course.end(self._published, finished=code == 0)
         course = self._course.result(self._clock.monotonic(), finished=code == 0)
         logs = f"logs in {short_path(self._plan.facts.log_dir)}"
