@@ -45,6 +45,7 @@ from paramfleet_worker.app.commands.checkpoints import checkpoint, export
 from paramfleet_worker.app.commands.operating import COMMANDS
 from paramfleet_worker.app.commands.outcomes import check_working_folder, exit_code_of
 from paramfleet_worker.app.commands.tables import tables
+from paramfleet_worker.app.launch.checking import check_settings
 from paramfleet_worker.app.launch.launcher import Launcher
 from paramfleet_worker.app.launch.naming import with_name
 from paramfleet_worker.app.launch.option_groups import in_groups
@@ -131,6 +132,7 @@ def _launched(
         from paramfleet_worker.app.launch.collective import launch_collective  # noqa: PLC0415 -- slow
 
         return launch_collective(resolved.value, script, environment, console)
+    check_settings(environment)
     inherited = {**environment, **_resuming(resolved.value, console, again)}
     resolved = replace(resolved, value=with_name(resolved.value, script=script))
     if resolved.value.on == "ray":

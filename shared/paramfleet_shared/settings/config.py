@@ -35,6 +35,7 @@ __all__ = [
     "Resolved",
     "SettingError",
     "UnknownSettingError",
+    "check_environment",
     "check_ranges",
     "check_texts",
     "options_of",
@@ -230,8 +231,7 @@ def resolve(
     for name in arguments:
         _require_known(name, names)
     own = [name for name in names if section and name not in _shared_names()]
-    by_field = {n: _environment_name(n, section if n in own else "") for n in names}
-    secrets = {f"{by_field[f.name]}_FILE" for f in _fields(cls) if f.metadata.get("secret")}
+    by_field, secrets = _variables_of(cls, section)
     _reject_unread(environment, section=section, known={*by_field.values(), *secrets})
     in_file = _read_file(file, section=section, own=own) if file is not None else {}
     values: dict[str, Any] = {}
@@ -255,6 +255,28 @@ def resolve(
             origins[name] = "default"
     _require_given(cls, values, by_field)
     return Resolved(value=cls(**values), origins=origins)
+
+
+def check_environment(cls: type, *, section: str, environment: Mapping[str, str]) -> None:
+    """Pass if ``resolve`` would read each variable of a service's own settings.
+
+    What the values mean isn't looked at, but for their types.
+
+    Args:
+        cls: As of ``resolve``.
+        section: As of ``resolve``; not empty.
+        environment: As of ``resolve``.
+
+    Raises:
+        SettingError: if a value can't be read as its field's type.
+        UnknownSettingError: if a name is given that no field answers to.
+    """
+    by_field, secrets = _variables_of(cls, section)
+    _reject_unread(environment, section=section, known={*by_field.values(), *secrets})
+    hints = typing.get_type_hints(cls)
+    for name, variable in by_field.items():
+        if variable in environment:
+            _convert(variable, environment[variable], hints[name])
 
 
 def options_of(cls: type) -> list[Option]:
@@ -285,6 +307,17 @@ def _shared_names() -> frozenset[str]:
 
 def _environment_name(name: str, section: str) -> str:
     return _PREFIX + (f"{section}__{name}" if section else name).upper()
+
+
+def _variables_of(cls: type, section: str) -> tuple[dict[str, str], set[str]]:
+    """Return the variable of each field of a settings class, and those of secrets' files."""
+    shared = _shared_names()
+    by_field = {
+        field.name: _environment_name(field.name, "" if field.name in shared else section)
+        for field in _fields(cls)
+    }
+    secrets = {f"{by_field[f.name]}_FILE" for f in _fields(cls) if f.metadata.get("secret")}
+    return by_field, secrets
 
 
 def _default_of(field: Field[Any]) -> Any:

@@ -252,6 +252,20 @@ def command_line_of(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
 
 
+@pytest.mark.parametrize("name", ["PSERVER__DATA_DIR", "COORDINATOR__NUM_SHARDS"])
+def test_a_setting_that_no_process_reads_is_found_before_one_is_started(
+    launch: Callable[..., Any], name: str
+) -> None:
+    wrong = {f"PARAMFLEET_{name[:-1]}": "7"}
+    launched = launch("say('runs')", "--server_num=1", environment=wrong)
+
+    assert launched.read_to_end() == 2, launched.text
+
+    assert f"did you mean PARAMFLEET_{name}?" in launched.text
+    assert "runs" not in launched.text
+    assert not (launched.cwd / "log").exists()
+
+
 @pytest.mark.forked(False)
 def test_a_redis_that_does_not_start_is_reported_and_nothing_else_is_started(
     launch: Callable[..., Any], tmp_path: Path
