@@ -46,6 +46,8 @@ class Exclusion:
     """Seconds until it is said for whom this waits."""
     stuck_after_s: float
     """Seconds without progress until the wait is given up."""
+    advice: str = "end it if it hangs"
+    """What else is said to who waits."""
 
     @contextlib.contextmanager
     def held(self, say: Callable[[str], object]) -> Iterator[None]:
@@ -83,7 +85,7 @@ class Exclusion:
                 seen, moved = count, now
             if not is_told and now - began >= self.told_after_s:
                 is_told = True
-                say(f"waiting for {holder}, which is {self.doing}: end it if it hangs")
+                say(f"waiting for {holder}, which is {self.doing}: {self.advice}")
             if now - moved >= self.stuck_after_s:
                 raise HeldTooLongError(
                     lock=str(self.lock), holder=holder, doing=self.doing, waited_s=now - moved

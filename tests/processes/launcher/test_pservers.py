@@ -133,7 +133,7 @@ def test_a_pserver_that_compiles_says_so_and_joins_only_then(tmp_path: Path) -> 
     with process, process.stderr as lines:
         (warning,) = itertools.islice((line for line in lines if "WARNING" in line), 1)
         assert "pserver.compiling" in warning
-        assert "for this machine, once: half a minute" in warning
+        assert "for this machine: only the first start after an installation" in warning
         with urlopen(f"http://127.0.0.1:{port}/status") as answer:
             status = json.load(answer)
         process.terminate()

@@ -266,7 +266,8 @@ def test_who_waits_for_a_process_that_gets_no_further_is_told_which_it_is(
 
     said = capsys.readouterr().err
     assert said.startswith(f"waiting for process {holder.pid} on ")
-    assert said.endswith(", which is compiling the table kernels: end it if it hangs\n")
+    assert ", which is compiling the table kernels: only the first start after an " in said
+    assert said.endswith("; later starts use what it has compiled\n")
     assert said.count("\n") == 1
 
 

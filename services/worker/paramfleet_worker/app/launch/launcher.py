@@ -213,7 +213,10 @@ class Launcher:
                         )
                 if process.poll() == 0:
                     took = f"{self._clock.monotonic() - began:.0f} s"
-                    self._console.tell(f"the table kernels are compiled, after {took}")
+                    self._console.tell(
+                        f"the table kernels are compiled, after {took}; later starts don't "
+                        "compile them"
+                    )
                 elif process.poll() is not None:
                     self._console.say("the table kernels aren't compiled: each process does it")
 

@@ -47,9 +47,15 @@ log = logging.getLogger(__name__)
 WARM = "paramfleet_shared.tables.warm"
 """Compiles every kernel of tables in memory."""
 
+ONCE = (
+    "only the first start after an installation does this, for half a minute or more; later "
+    "starts use what it has compiled"
+)
+"""What is said of that to whoever waits."""
+
 COMPILING = (
-    "compiling the table kernels for this machine, once: half a minute, or more where other "
-    f"processes are busy (`python -m {WARM}` does it beforehand)"
+    f"compiling the table kernels for this machine: {ONCE} (`python -m {WARM}` does it "
+    "beforehand)"
 )
 """What is said to whoever waits."""
 
@@ -120,6 +126,7 @@ def alone() -> Iterator[None]:
         progress=num_kept,
         told_after_s=TOLD_AFTER_S,
         stuck_after_s=STUCK_AFTER_S,
+        advice=ONCE,
     )
     with exclusion.held(lambda text: sys.stderr.write(f"{text}\n")):
         yield
