@@ -102,7 +102,8 @@ def test_who_launched_a_job_steers_it_without_any_option_and_the_audit_says_who(
 
 
 def test_a_job_that_is_ended_by_command_says_so_and_at_which_step(steered: Steered) -> None:
-    body = BODY.replace('"step": 1', '"step": 3, "total_steps": 10')
+    saved = '"saved": {"folder": "/saved/7", "step": 2}'
+    body = BODY.replace('"step": 1', f'"step": 3, "total_steps": 10, {saved}')
     launched = steered.start(body=body)
 
     ended = steered.until_done("end")
@@ -113,6 +114,10 @@ def test_a_job_that_is_ended_by_command_says_so_and_at_which_step(steered: Steer
         r"ended by `paramfleet end` after \d:\d\d: step 3 of 10, staleness 0, async; logs in .*"
     )
     assert re.fullmatch(last, launched.said[-1]), launched.said[-1]
+    newest = (
+        "newest checkpoint: /saved/7 (step 2); go on with: paramfleet launch --resume /saved/7 "
+    )
+    assert launched.said[-2].startswith(newest)
 
 
 def test_of_two_jobs_one_must_be_named(steered: Steered) -> None:

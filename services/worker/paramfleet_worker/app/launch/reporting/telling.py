@@ -221,7 +221,7 @@ class Telling:
         """Say how the job ended."""
         self._console.end_drawing()
         self._console.let_all_go()
-        if code:
+        if code or self._was_ended:
             self._say_saved()
         if self._verdict is not None:
             self._console.fail(self._verdict.last(self._console))
