@@ -156,10 +156,12 @@ async def enter(  # noqa: PLR0913 (all but the first by keyword)
             await _withdraw(registry, asking)
             raise
     except BaseException:
-        await tasks.close()
-        await store.close()
-        if channel is not None:
-            await channel.close()
+        try:
+            await tasks.close()
+            if channel is not None:
+                await channel.close()
+        finally:
+            await store.close()
         raise
     return Entry(admission=admission, store=store, channel=channel)
 

@@ -428,8 +428,10 @@ class JobSession:
         finally:
             own = self.member
             hurting.leave(own.role, own.index, own.incarnation)
-            await self._channel.close()
-            await self._store.close()
+            try:
+                await self._channel.close()
+            finally:
+                await self._store.close()
 
     def _require_worker(self, operation: str) -> None:
         """Refuse what is among workers to anybody else.

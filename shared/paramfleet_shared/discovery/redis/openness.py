@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
+from paramfleet_shared.discovery.redis.connections import redis_client
 from paramfleet_shared.discovery.redis.store import account_of, derived_password, refusal_of
 from paramfleet_shared.settings.config import JobSettings, without_password
 
@@ -89,10 +87,6 @@ async def look_for_openness(settings: JobSettings) -> Openness:
     return Openness(where=where, asks_for_password=asks, dangerous=dangerous)
 
 
-# The deadline ends questions alone: a client that it cut off while it closes would leave its
-# connection open.
-
-
 async def _lets_strangers_in(settings: JobSettings, until: float) -> bool:
     """Return whether it takes commands from somebody without a password.
 
@@ -115,7 +109,7 @@ async def _lets_strangers_in(settings: JobSettings, until: float) -> bool:
     options = account_of(settings)
     options.pop("username", None)
     options.pop("password", None)
-    stranger = _client(bare, options)
+    stranger = redis_client(bare, **options)
     try:
         async with asyncio.timeout_at(until):
             await cast("Call", stranger.execute_command)("PING")
@@ -140,7 +134,7 @@ async def _dangerous(url: str, account: dict[str, Any], until: float) -> tuple[s
         RedisError: if Redis no longer gives it access.
         TimeoutError: if it doesn't answer in time.
     """
-    client = _client(url, account)
+    client = redis_client(url, **account)
     allowed = []
     try:
         for name, words in _PROBES.items():
@@ -171,7 +165,3 @@ def _is_reachable_by_others(socket: Path) -> bool:
         return all(folder.stat().st_mode & 0o001 for folder in socket.absolute().parents)
     except OSError:
         return False
-
-
-def _client(url: str, account: dict[str, Any]) -> Redis:
-    return Redis.from_url(url, retry=Retry(NoBackoff(), 0), **account)

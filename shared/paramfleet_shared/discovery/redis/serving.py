@@ -8,11 +8,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-
 from paramfleet_shared.discovery.redis.config import MAX_SOCKET_BYTES
+from paramfleet_shared.discovery.redis.connections import redis_client
 from paramfleet_shared.discovery.redis.scripts import SCRIPTS
 from paramfleet_shared.errors import ContractError
 
@@ -122,11 +119,10 @@ async def load_scripts(url: str, *, user: str, password: str) -> None:
         RedisError: if Redis doesn't take one.
         TimeoutError: if it doesn't answer in 5 seconds.
     """
-    client = Redis.from_url(
+    client = redis_client(
         url,
         username=user,
         password=password,
-        retry=Retry(NoBackoff(), 0),
         socket_timeout=_TIMEOUT_S,
         socket_connect_timeout=_TIMEOUT_S,
     )

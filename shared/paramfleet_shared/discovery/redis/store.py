@@ -8,11 +8,10 @@ from typing import Any, TypeVar, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
 from paramfleet_shared.discovery.errors import NoRedisError, RedisRefusedError
+from paramfleet_shared.discovery.redis.connections import redis_client
 from paramfleet_shared.net.secret import JobSecret
 from paramfleet_shared.settings import hurting
 from paramfleet_shared.settings.config import JobSettings, without_password
@@ -259,7 +258,10 @@ class RedisStore:
         return await self._answer(execute, timeout_s=timeout_s)
 
     async def close(self) -> None:
-        """Close the connections; may be called again."""
+        """Close the connections; may be called again.
+
+        Cancellation: they are closed. A call that is in progress closes its own when it ends.
+        """
         await self._redis.aclose()
 
     async def _answer(
@@ -299,12 +301,8 @@ class RedisStore:
         ) from cause
 
     def _client(self) -> Redis:
-        return Redis.from_url(
-            self._url,
-            socket_timeout=None,
-            socket_connect_timeout=None,
-            retry=Retry(NoBackoff(), 0),
-            **self._account,
+        return redis_client(
+            self._url, socket_timeout=None, socket_connect_timeout=None, **self._account
         )
 
     def _script(self, script: str) -> Callable[..., Awaitable[list[Any]]]:

@@ -16,10 +16,9 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
+from paramfleet_shared.discovery.redis.connections import redis_client
 from paramfleet_shared.discovery.redis.openness import look_for_openness
 from paramfleet_shared.discovery.redis.scripts import TICK, Keys
 from paramfleet_shared.discovery.redis.store import account_of, derived_password, refusal_of
@@ -59,7 +58,7 @@ async def ask_registry(
     derived = derived_password(settings)
     if derived:
         options["password"] = derived
-    client = Redis.from_url(settings.redis, retry=Retry(NoBackoff(), 0), **options)
+    client = redis_client(settings.redis, **options)
     try:
         return await _ask(client, facts, settings, tls=tls, role=role)
     except (RedisError, OSError, TimeoutError) as error:

@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit, urlunsplit
 
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from paramfleet_shared.discovery.redis.connections import redis_client
 from paramfleet_shared.files.visibility import is_hidden, others_bits, user_of
 from paramfleet_shared.net.rpc.endpoint import MalformedEndpointError, split_endpoint
 from paramfleet_shared.settings.config import JobSettings, without_password
@@ -111,7 +109,7 @@ async def look_at_redis(settings: JobSettings) -> OpenRedisFacts | None:
 
 async def _may(url: str, options: dict[str, Any]) -> tuple[str, ...] | None:
     """Return which dangerous commands a client may run; None if it has no access."""
-    client = Redis.from_url(url, retry=Retry(NoBackoff(), 0), **options)
+    client = redis_client(url, **options)
     call = cast("Command", client.execute_command)
 
     async def runs(*words: str) -> bool:
