@@ -84,7 +84,9 @@ class PServerSettings(JobSettings):
 
     owner_threads: int = 0
     """Threads that work on the tables. 0 means half of the machine's cores, at most 8; where
-    rows may be on disk, which threads wait for, all of up to 4 cores."""
+    rows may be on disk, which threads wait for, all of up to 4 cores. A training that began
+    elsewhere keeps the number of blocks that it began with, one for each thread there; no more
+    threads than blocks work on it."""
 
     max_tables: int = 1024
     """Largest number of tables that a job may declare."""

@@ -1,7 +1,5 @@
 """Errors of what a pserver keeps on its disk: its log, and snapshots; a part of ``served``."""
 
-from typing_extensions import override
-
 from paramfleet_shared.errors import (
     ContractError,
     HeldError,
@@ -235,16 +233,6 @@ class SnapshotPlaceError(ContractError):
     have: str
     got: str
     sentence = (
-        "the snapshot has {field} = {got}, and this server {have}: restore it where as many "
-        "shards and owners are"
+        "the snapshot has {field} = {got}, and this server {have}: restore it where the same "
+        "shards are"
     )
-
-    @override
-    def describe(self) -> str:
-        if self.field != "num_owners":
-            return super().describe()
-        return (
-            f"the snapshot is of {self.got} owner threads, and this server has {self.have}: "
-            f"give all pservers of the job owner_threads = {self.got} "
-            "(PARAMFLEET_PSERVER__OWNER_THREADS)"
-        )

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -120,9 +120,11 @@ class PlannedJob:
         join_timeout_s: float = 1.0,
         replicas: int = 1,
         new_shard: NewShard = in_memory,
+        owner_threads: Sequence[int] = (1, 1),
     ) -> None:
         self.name = name
         self._new_shard = new_shard
+        self._owner_threads = owner_threads
         self._kept: dict[str, Any] = {}
         if data_dir:
             self._kept = {"data_dir": data_dir, "durability": "async"}
@@ -188,13 +190,14 @@ class PlannedJob:
 
     async def add(self, index: int) -> Process:
         """Have another process join."""
+        threads = self._owner_threads[index]
         settings = PServerSettings(
-            **self.common, **self._kept, hosting="planned", index=index, owner_threads=1
+            **self.common, **self._kept, hosting="planned", index=index, owner_threads=threads
         )
         parts = GroupParts(
             settings=settings,
             clock=CLOCK,
-            owners=Owners(1),
+            owners=Owners(threads),
             service=ServiceTimes(CLOCK.monotonic),
             tracing=None,
             new_shard=self._new_shard,

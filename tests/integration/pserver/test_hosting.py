@@ -104,6 +104,31 @@ async def test_a_group_of_a_dead_owner_isnt_lost_with_the_answer_of_its_heir(
         assert job.job.failure is None
 
 
+@pytest.mark.parametrize("owner_threads", [(1, 3), (3, 1)])
+@pytest.mark.parametrize("dies", [False, True])
+async def test_a_group_goes_on_where_there_are_more_threads_or_fewer(
+    redis_url: str, job_name: str, owner_threads: tuple[int, int], dies: bool
+) -> None:
+    async with planned_job(
+        redis_url, job_name, lease_ttl_s=1.0 if dies else 10.0, owner_threads=owner_threads
+    ) as job:
+        worker = await trained(job)
+        heir, owner = job.processes
+        if dies:
+            owner.fall_silent()
+        else:
+            job.move(1, heir.id)
+        await until(lambda: job.plan(1).owner == heir.id or job.job.failure)
+
+        async with asyncio.timeout(LATE_S):
+            await worker.push(IDS)
+            rows, flat = await worker.pull(IDS)
+
+        assert set(rows) == {float(STEPS + 1)}
+        assert flat == STEPS + 1
+        assert job.job.failure is None
+
+
 async def test_an_owner_that_goes_on_isnt_lost_with_the_answer(
     redis_url: str,
     job_name: str,

@@ -1,7 +1,8 @@
 """Threads that own shards, so that one at a time works on each.
 
-Every shard belongs to one owner for its life. Jobs of one owner run one after the
-other in the order they were handed in, whoever asked; the event loop only hands
+Every shard belongs to one owner for its life. There may be more owners than threads, after
+a training came from a server with more; each owner has one thread. Jobs of one owner run
+one after the other in the order they were handed in, whoever asked; the event loop only hands
 over and is notified of the end. A job short enough to cost less than the hand-over runs
 on the loop itself, if its owner has nothing to do; so does a longer one while nobody
 else waits for the loop.
@@ -34,6 +35,7 @@ class Job(NamedTuple):
     """Work on something that an owner owns."""
 
     owner: int
+    """Any number; those beyond the threads share them."""
     rows: int
     """About how many rows it touches, by which its duration is guessed."""
     act: Callable[[], None]
@@ -46,17 +48,17 @@ class Owners:
     """A fixed number of owner threads.
 
     Args:
-        num_owners: How many.
+        num_threads: How many.
     """
 
-    def __init__(self, num_owners: int) -> None:
-        assert num_owners >= 1, "the settings validate this"
+    def __init__(self, num_threads: int) -> None:
+        assert num_threads >= 1, "the settings validate this"
         self._threads = [
             ThreadPoolExecutor(1, thread_name_prefix=f"owner-{index}")
-            for index in range(num_owners)
+            for index in range(num_threads)
         ]
-        self._num_pending = [0] * num_owners
-        self._ahead = [_Ahead() for _ in range(num_owners)]
+        self._num_pending = [0] * num_threads
+        self._ahead = [_Ahead() for _ in range(num_threads)]
         self.lost: FleetError | None = None
         """How the disk failed on which rows are: nothing is read or changed any more."""
 
@@ -77,19 +79,20 @@ class Owners:
             A future that is done when all are, or fails as the first that failed. It
             may be done already; see ``when_done``.
         """
-        by_owner: dict[int, list[Job]] = {}
+        num_threads = len(self._threads)
+        by_thread: dict[int, list[Job]] = {}
         for job in jobs:
-            by_owner.setdefault(job.owner, []).append(job)
-        room = LONE_ROWS // max(1, len(by_owner)) if alone else INLINE_ROWS
+            by_thread.setdefault(job.owner % num_threads, []).append(job)
+        most_rows = LONE_ROWS // max(1, len(by_thread)) if alone else INLINE_ROWS
         here = [
-            owner
-            for owner, own in by_owner.items()
-            if not self._num_pending[owner] and sum(job.rows for job in own) <= room
+            thread
+            for thread, own in by_thread.items()
+            if not self._num_pending[thread] and sum(job.rows for job in own) <= most_rows
         ]
         ends = [
-            self._submit(owner, own) for owner, own in by_owner.items() if owner not in here
+            self._submit(thread, own) for thread, own in by_thread.items() if thread not in here
         ]
-        ends += [self._done_here(by_owner[owner]) for owner in here]
+        ends += [self._done_here(by_thread[thread]) for thread in here]
         return ends[0] if len(ends) == 1 else _all_of(ends)
 
     async def run(self, jobs: Iterable[Job], *, alone: bool = False) -> None:
@@ -100,12 +103,12 @@ class Owners:
         await asyncio.shield(self.start(jobs, alone=alone))
 
     def read_next(self, owner: int) -> None:
-        """Have the next job of an owner read ahead, if it does so. The owner's thread calls it.
+        """Have the next job of an owner's thread read ahead, if it does; called by that thread.
 
         Args:
             owner: Who has read what its present job needs.
         """
-        self._ahead[owner].read_next()
+        self._ahead[owner % len(self._threads)].read_next()
 
     async def settle(self) -> None:
         """Return when everything that was handed in before has ended."""
@@ -120,16 +123,16 @@ class Owners:
         for thread in self._threads:
             await asyncio.to_thread(thread.shutdown)
 
-    def _submit(self, owner: int, jobs: list[Job]) -> asyncio.Future[None]:
+    def _submit(self, thread: int, jobs: list[Job]) -> asyncio.Future[None]:
         loop = asyncio.get_running_loop()
-        self._num_pending[owner] += 1
-        self._ahead[owner].note(jobs)
-        end = loop.run_in_executor(self._threads[owner], self._act, jobs, self._ahead[owner])
-        end.add_done_callback(lambda _: self._finish(owner))
+        self._num_pending[thread] += 1
+        self._ahead[thread].note(jobs)
+        end = loop.run_in_executor(self._threads[thread], self._act, jobs, self._ahead[thread])
+        end.add_done_callback(lambda _: self._finish(thread))
         return end
 
-    def _finish(self, owner: int) -> None:
-        self._num_pending[owner] -= 1
+    def _finish(self, thread: int) -> None:
+        self._num_pending[thread] -= 1
 
     def _act(self, jobs: list[Job], ahead: "_Ahead | None" = None) -> None:
         """Act, and note if a disk fails."""

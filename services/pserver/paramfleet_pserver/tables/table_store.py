@@ -30,7 +30,8 @@ class TableStore:
     Args:
         shards: The shards this server hosts, of every table.
         num_shards: Shards of every table of the job.
-        num_owners: Owner threads; each owns a block of the shards.
+        num_owners: Owners, each of a block of the shards; of a training that is restored, as
+            many as it had.
         limits: What tables are taken.
         memory: Returns what memory there is; any thread may ask.
         new_shard: Where the rows of sparse tables are.
@@ -51,11 +52,7 @@ class TableStore:
         self._memory = memory
         self.shards = shards
         self.num_shards = num_shards
-        num_owners = min(num_owners, len(shards))
-        self._owned = [
-            range(i * len(shards) // num_owners, (i + 1) * len(shards) // num_owners)
-            for i in range(num_owners)
-        ]
+        self._owned = _divided(len(shards), min(num_owners, len(shards)))
         self._tables: dict[str, Table] = {}
         self.readers = ReaderRoom(self._has_room_for_readers)
         """What is kept for those that follow the tables."""
@@ -67,6 +64,15 @@ class TableStore:
     def num_owners(self) -> int:
         """Return how many owners share a table's shards."""
         return len(self._owned)
+
+    def divide(self, num_owners: int) -> None:
+        """Have as many owners share the shards of tables, none of which is there yet.
+
+        Args:
+            num_owners: At most as many as this server has shards.
+        """
+        assert not self._tables, "their rows are in blocks already"
+        self._owned = _divided(len(self.shards), num_owners)
 
     def forget(self, rank: Rank) -> None:
         """Keep no ids of a worker's pulls any more."""
@@ -214,3 +220,11 @@ class TableStore:
             there = self._tables.setdefault(table.spec.name, table)
             if there is not table:
                 there.adopt(table)
+
+
+def _divided(num_shards: int, num_owners: int) -> list[range]:
+    """Return the shards of each owner, counted from this server's first."""
+    return [
+        range(i * num_shards // num_owners, (i + 1) * num_shards // num_owners)
+        for i in range(num_owners)
+    ]

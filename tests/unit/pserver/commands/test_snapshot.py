@@ -14,6 +14,7 @@ from tests.unit.pserver.commands.histories import (
     EXAMPLES,
     MODES,
     RULE_NAMES,
+    SHARDS,
     Deed,
     History,
     Replica,
@@ -55,7 +56,13 @@ async def execute(
 
 
 async def restore_in_the_middle(
-    mode: Mode, storage: str, rule: str, history: list[Deed], cut: int, **of: Any
+    mode: Mode,
+    storage: str,
+    rule: str,
+    history: list[Deed],
+    cut: int,
+    num_threads: int,
+    **of: Any,
 ) -> None:
     one = Replica(mode, 2, **of)
     maker = History(mode, one.store)
@@ -64,8 +71,9 @@ async def restore_in_the_middle(
     await one.execute([Make(specs_of(mode, storage, rule))])
     await execute(one, maker, history[:cut])
     saved = await one.snapshot()
-    other = await Replica.restored(saved)
+    other = await Replica.restored(saved, num_threads)
     try:
+        assert other.store.num_owners == one.store.num_owners
         assert await other.digest(same_owners=True) == await one.digest(same_owners=True)
         assert await other.snapshot() == saved
         await execute(one, maker, history[cut:], other)
@@ -84,6 +92,7 @@ async def restore_in_the_middle(
     returning=st.booleans(),
     history=deeds(),
     cut=st.integers(0, 25),
+    num_threads=st.sampled_from([1, 2, 3, 8]),
 )
 @settings(max_examples=EXAMPLES)
 def test_a_restored_machine_goes_on_as_the_one_that_was_saved(
@@ -96,13 +105,15 @@ def test_a_restored_machine_goes_on_as_the_one_that_was_saved(
     returning: bool,
     history: list[Deed],
     cut: int,
+    num_threads: int,
 ) -> None:
+    """Also on a server with fewer or more threads: the blocks are those that it had."""
     of = {"rate": rate, "elastic": elastic and mode not in {"sync", "gpubox"}}
     of["returning"] = returning and not of["elastic"]
     if of["elastic"]:
         history = [*(replace(each, kind="join") for each in history[:3]), *history]
 
-    run_to_end(restore_in_the_middle(mode, storage, rule, history, cut, **of))
+    run_to_end(restore_in_the_middle(mode, storage, rule, history, cut, num_threads, **of))
 
 
 async def test_a_restored_machine_knows_what_its_rows_were_loaded_from() -> None:
@@ -190,12 +201,15 @@ async def test_a_snapshot_that_lacks_a_message_is_damaged(mode: Mode) -> None:
     assert isinstance(await outcome_of([*saved, saved[1]]), SnapshotDamagedError)
 
 
-async def test_a_snapshot_of_another_number_of_owners_is_refused_by_name() -> None:
-    error = await outcome_of(await saved_training("async"), num_owners=3)
+@pytest.mark.parametrize("num", [0, SHARDS + 1])
+async def test_a_snapshot_of_more_owners_than_shards_is_damaged(num: int) -> None:
+    head, *rest = await saved_training("async")
+    head = Message(fields={**head.fields, "num_owners": num}, tensors=head.tensors)
 
-    assert isinstance(error, SnapshotPlaceError)
-    assert "of 2 owner threads, and this server has 3" in str(error)
-    assert "owner_threads = 2" in str(error)
+    error = await outcome_of([head, *rest])
+
+    assert isinstance(error, SnapshotDamagedError)
+    assert f"'num_owners' must be a whole number >= 1, at most {SHARDS}" in str(error)
 
 
 async def test_a_snapshot_of_more_workers_than_a_job_can_have_is_refused_at_once() -> None:

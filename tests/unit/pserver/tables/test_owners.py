@@ -52,6 +52,18 @@ async def test_a_short_job_does_not_overtake_a_long_one_of_its_owner(owners: Own
     assert ran == ["other owner", "long", "short"]
 
 
+async def test_owners_beyond_the_threads_have_one_thread_each(owners: Owners) -> None:
+    ran: list[tuple[int, str]] = []
+
+    def act(owner: int) -> None:
+        ran.append((owner, threading.current_thread().name))
+
+    await owners.run(Job(owner, LONG, partial(act, owner)) for owner in (3, 5, 1, 3))
+
+    assert [owner for owner, _ in ran] == [3, 5, 1, 3]
+    assert {name for _, name in ran} == {"owner-1_0"}
+
+
 async def test_jobs_of_one_owner_run_in_the_order_given(owners: Owners) -> None:
     ran: list[int] = []
 

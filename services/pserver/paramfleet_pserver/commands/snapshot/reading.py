@@ -60,12 +60,13 @@ async def restore(messages: Iterable[Message], store: TableStore, owners: Owners
 
     Args:
         messages: As ``snapshot_of`` yields them.
-        store: Where its tables go; empty. After an error it is of no use.
+        store: Where its tables go; empty. Its shards are divided among as many owners as they
+            were. After an error it is of no use.
         owners: Who works on them; they have nothing to do.
 
     Raises:
         SnapshotDamagedError: if a message isn't what it should be, or is missing.
-        SnapshotPlaceError: if it is of other shards, or of another number of owners.
+        SnapshotPlaceError: if it is of other shards.
         TableLimitError: if this server takes no such tables.
         TableMemoryError: if there is no memory for them.
         CapacityError: if there is no room for their rows.
@@ -193,12 +194,12 @@ class _Reader:
         here = {
             "shards": [store.shards.start, store.shards.stop],
             "num_shards": store.num_shards,
-            "num_owners": store.num_owners,
         }
         for name, have in here.items():
             got = message.fields.get(name)
             if got != have:
                 raise SnapshotPlaceError(field=name, have=str(have), got=str(got))
+        store.divide(fields.integer("num_owners", least=1, most=len(store.shards)))
         terms = _terms_of(Fields(fields.map("terms"), where="terms"))
         store.check_mode(terms.mode)
         elastic = fields.flag("elastic")
