@@ -129,6 +129,7 @@ class StreamServer:
             scheme = "https" if settings.tls_dir or settings.tls_cert else "http"
             url = f"{scheme}://{join_endpoint(settings.host, port)}"
             log.info("serving.started", extra={"url": url, "pid": os.getpid()})
+            self._tell_who_may_ask(url)
             if started is not None:
                 started.set_result(port)
             async with asyncio.TaskGroup() as tasks:
@@ -170,7 +171,7 @@ class StreamServer:
             config=resolved.shown(),
             routes=self.api.routes,
             around=[in_json],
-            gate=gate_of(settings, end),
+            gate=gate_of(replace(settings, job=_job_of(settings)), end),
             tls=end,
             limits=AdminLimits(
                 max_connections=settings.max_connections,
@@ -180,6 +181,23 @@ class StreamServer:
             ),
             clock=self._clock,
         )
+
+    def _tell_who_may_ask(self, url: str) -> None:
+        """Say how to ask, and how others may, where the job's secret alone opens this."""
+        settings = self._settings
+        has_secret = len(settings.secret) >= MIN_SECRET_LENGTH
+        if settings.tokens_file or settings.admin_open_reading or not has_secret:
+            return
+        token = f"$(paramfleet tokens derive --job {_job_of(settings)})"
+        extra = {
+            "reason": "no file of tokens is given: only who has the job's secret can ask",
+            "ask": f'curl -H "Authorization: Bearer {token}" {url}/v1/version',
+            "remedy": (
+                "to let others ask, make a token with `paramfleet tokens new --role read "
+                "--file FILE`, and start this again with PARAMFLEET_TOKENS_FILE=FILE"
+            ),
+        }
+        log.warning("serving.asks_for_secret", extra=extra)
 
     async def _load_kernels(self) -> None:
         """Have the kernels compiled, in another process, and loaded."""
@@ -248,6 +266,11 @@ async def _until_stopped(server: StreamServer) -> None:
     await asyncio.wait([task])
     if not task.cancelled():
         task.result()
+
+
+def _job_of(settings: ServingSettings) -> str:
+    """Return the job whose secret opens the server."""
+    return settings.followed_job or settings.job
 
 
 def _source_of(settings: ServingSettings, clock: Clock) -> Source:

@@ -12,6 +12,7 @@ from tests.unit.serving.streams import Served, Stream
 
 from paramfleet_serving.app import StreamServer
 from paramfleet_serving.config import ServingSettings
+from paramfleet_serving.following.folder import FolderSource
 from paramfleet_shared.net.secret import JobSecret
 from paramfleet_shared.settings.config import resolve
 from paramfleet_shared.system.clock import SystemClock
@@ -35,14 +36,23 @@ async def serve() -> AsyncIterator[Serve]:
     async with AsyncExitStack() as stack:
 
         async def start(folder: Path, *, role: Any = "admin", **settings: Any) -> Served:
-            given = {"secret": SECRET, "poll_s": 0.01, "retry_s": 0.05} | settings
+            given: dict[str, Any] = {
+                "secret": SECRET,
+                "poll_s": 0.01,
+                "retry_s": 0.05,
+            } | settings
+            follows = given.pop("follows", None)
             resolved = resolve(
                 ServingSettings,
                 section="serving",
-                arguments={"source": str(folder), **given},
+                arguments={"source": str(folder)} | given,
                 environment={},
             )
-            server = StreamServer(resolved, clock=SystemClock())
+            clock = SystemClock()
+            source = (
+                None if follows is None else FolderSource(follows, clock=clock, poll_s=0.01)
+            )
+            server = StreamServer(resolved, clock=clock, source=source)
             loop = asyncio.get_running_loop()
             started: asyncio.Future[Any] = loop.create_future()
             task: asyncio.Future[Any] = loop.create_task(server.serve(started))

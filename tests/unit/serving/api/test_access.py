@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.unit.serving.conftest import SECRET
 from tests.unit.serving.streams import UNIVERSE, Stream
 
 from paramfleet.serving import Client, ServerRefusedError, ServerUnreachableError
@@ -50,6 +51,50 @@ async def test_open_reading_is_for_everybody(stream: Stream, serve: Any) -> None
 async def test_it_does_not_start_where_nobody_may_ask(stream: Stream, serve: Any) -> None:
     with pytest.raises(ClosedServerError, match="paramfleet tokens new"):
         await serve(stream.folder, secret="")
+
+
+async def test_it_says_who_may_ask_where_the_secret_alone_opens_it(
+    stream: Stream, serve: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = await serve(stream.folder, job="clicks")
+
+    (said,) = [each for each in caplog.records if each.msg == "serving.asks_for_secret"]
+    assert "job's secret" in vars(said)["reason"]
+    asks = f'Bearer $(paramfleet tokens derive --job clicks)" {served.url}/v1/version'
+    assert asks in vars(said)["ask"]
+    assert "PARAMFLEET_TOKENS_FILE=FILE" in vars(said)["remedy"]
+
+
+@pytest.mark.parametrize("others", [{"admin_open_reading": True}, {"tokens_file": "tokens"}])
+async def test_it_says_nothing_of_a_secret_where_others_may_ask(
+    stream: Stream,
+    serve: Any,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    others: dict[str, Any],
+) -> None:
+    if "tokens_file" in others:
+        others = {"tokens_file": tokens_of(tmp_path)}
+
+    await serve(stream.folder, **others)
+
+    assert all(each.msg != "serving.asks_for_secret" for each in caplog.records)
+
+
+async def test_a_server_of_a_job_takes_the_token_of_that_jobs_secret(
+    stream: Stream, serve: Any
+) -> None:
+    of_job = {"source": "job:clicks", "follows": stream.folder}
+    served = await serve(stream.folder, role="", **of_job)
+    await served.reach(0)
+    asked = {}
+    for job in ("clicks", "default"):
+        token = JobSecret(SECRET, job).token("read")
+        headers = {"Authorization": f"Bearer {token}"}
+        async with served.http.get(f"{served.url}/v1/version", headers=headers) as answer:
+            asked[job] = answer.status
+
+    assert asked == {"clicks": 200, "default": 401}
 
 
 async def test_a_client_proves_the_server_by_its_certificate(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from paramfleet_shared.net.secret import JobSecret
 from paramfleet_shared.net.tls import MemberName
 from paramfleet_shared.net.tokens import Tokens, TokensFileError
 from paramfleet_shared.system.processes.keeping import tied
@@ -211,3 +212,28 @@ def test_a_file_that_breaks_later_leaves_the_former_tokens_in_use(
 
     assert known.find(made) is not None
     assert any(each.message == "tokens.not_reloaded" for each in caplog.records)
+
+
+def derived(*words: str, **environment: str) -> Result:
+    given = {"PARAMFLEET_SECRET": "", **environment}
+    return CliRunner().invoke(tokens, ["derive", *words], env=given)
+
+
+def test_the_token_of_a_secret_is_that_which_the_jobs_processes_take(tmp_path: Path) -> None:
+    secret = "s" * 43
+    nowhere = str(tmp_path)
+
+    result = derived(
+        "--job", "clicks", PARAMFLEET_SECRET=secret, PARAMFLEET_RUNTIME_DIR=nowhere
+    )
+
+    assert result.exit_code == 0, result.output
+    assert result.output.strip() == JobSecret(secret, "clicks").token("read")
+
+
+def test_a_token_of_a_secret_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+    result = derived("--job", "clicks", PARAMFLEET_RUNTIME_DIR=str(tmp_path))
+
+    assert result.exit_code == 1
+    assert "no secret of job clicks is known here" in result.output
+    assert "PARAMFLEET_SECRET_FILE" in result.output

@@ -1,15 +1,18 @@
-"""``paramfleet tokens``: makes, lists and revokes the tokens of admin addresses."""
+"""``paramfleet tokens``: makes, lists, revokes and derives the tokens of admin addresses."""
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast, get_args
+from typing import Literal, cast, get_args
 
 import click
 
+from paramfleet_serving.jobs.finding import found_settings
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.files.job_folder import write_private
+from paramfleet_shared.net.secret import MIN_SECRET_LENGTH, JobSecret
 from paramfleet_shared.net.tokens import TokenRole, new_token, read_tokens
 from paramfleet_shared.settings.cli import BoundedGroup, echo
+from paramfleet_shared.settings.config import JobSettings, read_environment, resolve
 
 __all__ = ["tokens"]
 
@@ -25,7 +28,7 @@ FILE = click.option(
 
 @click.group(cls=BoundedGroup)
 def tokens() -> None:
-    """Create, list and revoke tokens for admin addresses."""
+    """Create, list, revoke and derive tokens for admin addresses."""
 
 
 @tokens.command()
@@ -88,6 +91,38 @@ def revoke(path: Path, name: str) -> None:
             problem = f"there is no token named {name!r}"
             raise click.ClickException(problem)
         write_private(path, "".join(each.to_line() for each in left).encode())
+
+    _told(run)
+
+
+@tokens.command()
+@click.option(
+    "--role",
+    default="read",
+    show_default=True,
+    type=click.Choice(["read", "admin"]),
+    help="What the token is for.",
+)
+@click.option("--job", help="The job; by default PARAMFLEET_JOB.")
+def derive(role: str, job: str | None) -> None:
+    """Print the token that a job's secret stands for.
+
+    Its processes accept it unless they have a file of tokens. The secret is that of
+    PARAMFLEET_SECRET_FILE, or of a job of this name that you launched on this machine.
+    """
+
+    def run() -> None:
+        given = {} if job is None else {"job": job}
+        environment = read_environment()
+        settings = resolve(JobSettings, section="", arguments=given, environment=environment)
+        found = found_settings(settings.value)
+        if len(found.secret) < MIN_SECRET_LENGTH:
+            problem = (
+                f"no secret of job {found.job} is known here: name its file in "
+                "PARAMFLEET_SECRET_FILE, or run this where you launched the job"
+            )
+            raise click.ClickException(problem)
+        echo(JobSecret(found.secret, found.job).token(cast("Literal['read', 'admin']", role)))
 
     _told(run)
 
