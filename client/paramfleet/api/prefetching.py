@@ -198,8 +198,9 @@ class Prefetching:
 
         Args:
             table: A module of ``fleet.nn``, or its table's name.
-            ids: int64 or int32 [n], as a tensor, an array or a list; with several calls the
-                most important ids first. Ids without a row have no effect.
+            ids: int64 or int32 of any shape, as a tensor, an array or a list; with several
+                calls the most important ids first. Ids without a row have no effect, and ids
+                may occur several times.
 
         Returns:
             Rows on their way: ``wait(timeout_s)`` returns how many were brought, and how many
@@ -207,7 +208,7 @@ class Prefetching:
 
         Raises:
             NotATableError: if ``table`` is neither, or a module of another model.
-            IdError: if ``ids`` have another dtype or shape.
+            IdError: if ``ids`` have another dtype, or are lists of several lengths.
             TableUnknownError: if the optimizer trains no such table.
             CallOrderError: before ``distributed_optimizer``.
             NotStartedError: in a job, before ``init_worker``.

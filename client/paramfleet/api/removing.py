@@ -66,8 +66,8 @@ class Removing:
 
         Args:
             table: A module of ``fleet.nn``, or its table's name.
-            ids: int64 or int32 [n], as a tensor, an array or a list; ids without a row have no
-                effect, and ids may occur several times.
+            ids: int64 or int32 of any shape, as a tensor, an array or a list; ids without a row
+                have no effect, and ids may occur several times.
 
         Returns:
             The number of removed rows; in sync for the ids of all workers, the same in every
@@ -75,7 +75,7 @@ class Removing:
 
         Raises:
             NotATableError: if ``table`` is neither, or a module of another model.
-            IdError: if ``ids`` have another dtype or shape.
+            IdError: if ``ids`` have another dtype, or are lists of several lengths.
             TableUnknownError: if the optimizer trains no such table.
             CallOrderError: before ``distributed_optimizer``, or if gradients wait for their
                 step.
@@ -129,18 +129,19 @@ def checked_ids(
 
     Args:
         table: Its name.
-        ids: What was given.
+        ids: What was given, of any shape.
 
     Raises:
-        IdError: if they have another dtype or shape.
+        IdError: if they have another dtype, or are lists of several lengths.
     """
-    found = np.asarray(ids.detach().cpu() if isinstance(ids, torch.Tensor) else ids)
+    try:
+        found = np.asarray(ids.detach().cpu() if isinstance(ids, torch.Tensor) else ids)
+    except ValueError:
+        rule = "give a list of ids, or lists of one length"
+        raise IdError(table=table, found="lists of several lengths", rule=rule) from None
     if not isinstance(ids, torch.Tensor | np.ndarray) and not found.size:
         found = found.astype(np.int64)  # of an empty list numpy makes floats
     if found.dtype not in {np.dtype(np.int64), np.dtype(np.int32)}:
         error = id_type_error(table, str(found.dtype))
         raise error
-    if found.ndim != 1:
-        rule = "ids must be of one dimension: flatten them"
-        raise IdError(table=table, found=f"shape {list(found.shape)}", rule=rule)
-    return each_once(found.astype(np.int64, copy=False))
+    return each_once(found.reshape(-1).astype(np.int64, copy=False))

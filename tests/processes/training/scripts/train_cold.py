@@ -57,7 +57,10 @@ for ids in fleet.prefetch(batches, model, depth=3) if args.prefetch else batches
 fleet.barrier_worker()
 asked = 0
 if args.prefetch and fleet.is_first_worker():
-    coming = [fleet.prefetch_rows(each, torch.arange(NUM_IDS)) for each in (model.hot, "cold")]
+    coming = [
+        fleet.prefetch_rows(each, torch.arange(NUM_IDS).view(2, -1))
+        for each in (model.hot, "cold")
+    ]
     hot_rows, cold_rows = (each.wait(60) for each in coming)
     assert cold_rows.on_disk
     assert hot_rows == (0, 0, False), hot_rows
