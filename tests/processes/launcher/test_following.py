@@ -2,7 +2,8 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,37 +48,87 @@ else:
 """
 
 
+COMMAND = [sys.executable, "-m", "paramfleet_worker", "delta", "follow", "stream"]
+
+
+@contextmanager
+def following(folder: Path, *words: str) -> Iterator["subprocess.Popen[str]"]:
+    """Follow a job from a folder."""
+    with subprocess.Popen(
+        tied([*COMMAND, *words]), cwd=folder, stderr=subprocess.PIPE, text=True
+    ) as process:
+        yield process
+        process.kill()
+
+
+def line_with(process: "subprocess.Popen[str]", part: str) -> str:
+    """Read what a process says up to a line."""
+    assert process.stderr is not None
+    line = next((line for line in process.stderr if part in line), "")
+    assert line, "it has ended"
+    return line
+
+
+def test_who_stays_waits_for_a_job_that_does_not_run_yet(
+    launch: Callable[..., Any], tmp_path: Path
+) -> None:
+    words = ("--job=later", "--stay", "--every=0.05")
+    with following(tmp_path, *words) as process:
+        said = line_with(process, "waiting until job later runs on this machine")
+        assert "--redis" in said
+        launched = launch(SCRIPT, "--job=later", "--server_num=1", "--worker_num=1", words=())
+        line_with(process, "serving.stream_begun")
+        (tmp_path / "goes_on").touch()
+        assert launched.read_to_end() == 0, launched.text
+        line_with(process, "serving.job_ended")
+
+        process.terminate()
+        rest = process.communicate(timeout=60)[1]
+
+    assert process.returncode == 0, rest
+    assert "published, all until" in rest
+
+
+def test_who_waits_for_a_job_may_be_stopped(tmp_path: Path) -> None:
+    with following(tmp_path, "--job=never", "--stay") as process:
+        line_with(process, "waiting until job never runs on this machine")
+
+        process.terminate()
+        rest = process.communicate(timeout=60)[1]
+
+    assert process.returncode == 0, rest
+    assert rest == ""  # it is said once
+    assert not (tmp_path / "stream").exists()
+
+
 def test_a_stream_ends_with_the_job_and_has_all_that_it_changed(
     launch: Callable[..., Any], tmp_path: Path
 ) -> None:
     job = ("--job=followed", "--server_num=2", "--worker_num=2")
     launched = launch(SCRIPT, *job, words=())
     launched.read_until("job.training")
-    command = [sys.executable, "-m", "paramfleet_worker", "delta", "follow", "stream"]
-    following = subprocess.Popen(
-        tied([*command, "--job=followed", "--every=0.05"]),
+    process = subprocess.Popen(
+        tied([*COMMAND, "--job=followed", "--every=0.05"]),
         cwd=tmp_path,
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert following.stderr is not None
-    begun = next((line for line in following.stderr if "serving.stream_begun" in line), "")
-    assert begun, "it has ended"
+    line_with(process, "serving.stream_begun")
     second = subprocess.run(
-        tied([*command, "--job=followed"]),
+        tied([*COMMAND, "--job=followed"]),
         cwd=tmp_path,
         capture_output=True,
         text=True,
         check=False,
     )
     assert second.returncode == 1
-    assert f"stream is in use by the writer process {following.pid} on" in second.stderr
+    assert f"stream is in use by the writer process {process.pid} on" in second.stderr
     (tmp_path / "goes_on").touch()
 
     assert launched.read_to_end() == 0, launched.text
-    said = following.communicate(timeout=60)[1]
+    said = process.communicate(timeout=60)[1]
 
-    assert following.returncode == 0, said
+    assert process.returncode == 0, said
     assert "published, all until" in said
     stream = StreamReader(tmp_path / "stream")
     base, last = stream.base(0), stream.look().last

@@ -3,10 +3,11 @@
 import asyncio
 import signal
 import sys
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -16,13 +17,18 @@ from paramfleet_shared.deltas.stored.holding import held_for_writing
 from paramfleet_shared.deltas.writer import StreamWriter
 from paramfleet_shared.settings.cli import BoundedCommand, echo
 from paramfleet_shared.settings.config import read_environment
-from paramfleet_shared.system.clock import SystemClock
+from paramfleet_shared.system.clock import Clock, SystemClock
 from paramfleet_shared.telemetry.logs_and_metrics import setup_logging
 from paramfleet_worker.app.commands.arguments import FOLDER, FiniteRange, counted
 from paramfleet_worker.app.commands.outcomes import exit_code_of
-from paramfleet_worker.app.finding import NoJobError, find_job, running_jobs
+from paramfleet_worker.app.finding import Found, NoJobError, find_job, running_jobs
 
 __all__ = ["follow"]
+
+LOOK_S = 0.5
+"""Seconds between two looks for a job that doesn't run yet."""
+
+T = TypeVar("T")
 
 SECONDS = FiniteRange(min=0.01, max=1e6)
 
@@ -52,8 +58,9 @@ SECONDS = FiniteRange(min=0.01, max=1e6)
     help="Number of bases to keep, with the changes after them.",
 )  # fmt: skip
 @click.option(
-    "--stay", "stays", is_flag=True, help="Wait for the next run when the job has ended."
-)
+    "--stay", "stays", is_flag=True,
+    help="Wait for the job if it doesn't run yet, and for the next run when it has ended.",
+)  # fmt: skip
 @click.option(
     "--take-over", "takes_over", is_flag=True,
     help="Replace the process that writes to DIR. By default this is an error.",
@@ -63,28 +70,34 @@ def follow(
 ) -> None:
     """Write a running job's changes to a stream in DIR.
 
-    Ends with the job. The stream begins with a base of all rows. The changes come from the
-    pservers; the training doesn't wait. After an interruption in which changes may be lost, a
-    new stream begins.
+    Ends with the job, unless --stay is given. The stream begins with a base of all rows. The
+    changes come from the pservers; the training doesn't wait. After an interruption in which
+    changes may be lost, a new stream begins.
     """
 
     def run() -> int:
-        environment = read_environment()
-        found = find_job({"job": job, "redis": redis}, environment)
-        if found.folder is None and not found.names_registry:
+        clock = SystemClock()
+        find_now = partial(find_job, {"job": job, "redis": redis}, read_environment())
+        found = find_now()
+        if not _is_known(found):
             running = running_jobs(found.settings)
-            raise NoJobError(job=job or "", running=running)
+            if not plan["stays"]:
+                raise NoJobError(job=job or "", running=running)
+            says = _waits_for(job, running)
+            awaited = asyncio.run(_until_stopped(_await_job(find_now, says, clock)))
+            if awaited is None:
+                return 0
+            found = awaited
         if found.chosen:
             echo(found.chosen, err=True)
         setup_logging("serving", level="INFO", log_format=found.settings.log_format)
-        clock = SystemClock()
         writer = StreamWriter(folder, clock=clock, keep_bases=plan.pop("keep"))
         told = _Told()
         is_here = found.folder is not None
         find = partial(found_settings, found.settings) if is_here else lambda: found.settings
         exporter = Exporter(find, writer, ExportPlan(**plan), clock=clock, progress=told)
         with held_for_writing(folder, clock, takes_over=takes_over):
-            is_stopped = asyncio.run(_until_stopped(exporter))
+            is_stopped = not asyncio.run(_until_stopped(_followed(exporter)))
         moment = datetime.fromtimestamp(told.moment, UTC).isoformat(timespec="milliseconds")
         until = f", all until {moment}" if told.moment else ""
         echo(f"{folder}: {counted(told.number, 'change')} published{until}", err=True)
@@ -113,13 +126,44 @@ class _Told:
         self.number, self.moment = number, moment
 
 
-async def _until_stopped(exporter: Exporter) -> bool:
-    """Follow until the job has ended, or a signal says that it is enough; return which."""
+def _is_known(found: Found) -> bool:
+    """Return whether it is known where a job is, or will be."""
+    return found.folder is not None or found.names_registry
+
+
+def _waits_for(job: str | None, running: Sequence[str]) -> str:
+    """Return what is waited for, in a line."""
+    which = f"job {job}" if job else "a job of yours"
+    others = f" (running are {', '.join(running)})" if running else ""
+    return (
+        f"waiting until {which} runs on this machine{others}; for a job on another machine "
+        "give the address of its registry (Redis) with --redis"
+    )
+
+
+async def _await_job(find: Callable[[], Found], told: str, clock: Clock) -> Found:
+    """Say what is waited for, and return a job when it runs here.
+
+    Raises:
+        SeveralJobsError: if none is named, and several run by then.
+    """
+    echo(told, err=True)
+    while not _is_known(found := find()):
+        await clock.sleep(LOOK_S)
+    return found
+
+
+async def _followed(exporter: Exporter) -> bool:
+    """Follow until the job has ended."""
+    await exporter.run()
+    return True
+
+
+async def _until_stopped(work: Coroutine[Any, Any, T]) -> T | None:
+    """Return the result of work; None if a signal says before that it is enough."""
     loop = asyncio.get_running_loop()
-    task = loop.create_task(exporter.run())
+    task = loop.create_task(work)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, task.cancel)
     await asyncio.wait([task])
-    if not task.cancelled():
-        task.result()
-    return task.cancelled()
+    return None if task.cancelled() else task.result()
