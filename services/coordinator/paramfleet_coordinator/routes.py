@@ -411,8 +411,8 @@ class RpcRoutes:
 def _merge_tables(members: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the tables that pservers published.
 
-    Numbers are sums over the pservers, the version is the latest, and ``shards`` are those
-    used most of all.
+    Numbers are sums over the pservers, the version is the latest, the tier names the disk if
+    one of them has rows there, and ``shards`` are those used most of all.
     """
     merged: dict[str, dict[str, Any]] = {}
     for member in members:
@@ -424,6 +424,8 @@ def _merge_tables(members: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 if key == "shards":
                     here = [{**shard, "server": member["index"]} for shard in value]
                     total[key] = _busiest([*total.get(key, ()), *here])
+                elif key == "tier":
+                    total[key] = max(value, total.get(key, value), key=len)
                 elif not isinstance(value, int | float) or isinstance(value, bool):
                     total[key] = value
                 elif key == "version":

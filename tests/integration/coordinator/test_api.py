@@ -97,6 +97,34 @@ async def test_every_route_is_described_and_answers(
             )
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("first_has_disk", [True, False])
+async def test_tables_tell_where_rows_are_whichever_server_has_some_on_disk(
+    stage: Any, redis_url: str, job_name: str, first_has_disk: bool
+) -> None:
+    on_disk = {**TABLE, "rows": 50, "tier": "memory+disk", "cold_rows": 41}
+    published = [on_disk, TABLE] if first_has_disk else [TABLE, on_disk]
+    async with stage(redis_url, job_name) as scene:
+        scene.coordinator(worker_num=1, server_num=2)
+        _, pservers = await scene.crew(workers=1, pservers=2)
+        for pserver, table in zip(pservers, published, strict=True):
+            await pserver.session.publish({"tables": [table]})
+        url = await admin_of(scene)
+        tables: list[dict[str, Any]] = []
+        async with asyncio.timeout(LATE_S):
+            while not tables or len(tables[0]["servers"]) < 2:
+                where = f"{url}/api/v1/tables"
+                tables = json.loads(
+                    (await asyncio.to_thread(ask, where, headers=scene.heads))[2]
+                )
+
+    (table,) = tables
+    assert table["rows"] == 59
+    assert table["rows_in_memory"] == 18
+    assert table["rows_on_disk"] == 41
+    assert table["tier"] == "memory+disk"
+
+
 REFUSED: list[tuple[str, bytes, dict[str, str], int]] = [
     ("pause", b"{}", {"Content-Type": "text/plain"}, 415),
     ("pause", b"{}", {**HEADS, "Origin": "http://elsewhere.example"}, 403),

@@ -99,7 +99,7 @@ class AdminService:
         }
 
     def tables(self) -> list[dict[str, Any]]:
-        """Return each table: rows and bytes over all pservers, and where most rows are."""
+        """Return each table: its rows in memory and on disk, and which pservers have most."""
         said = self._rpc_routes.status()
         tables = []
         for table in said["tables"]:
@@ -111,7 +111,9 @@ class AdminService:
                 if part["name"] == table["name"]
             ]
             top = sorted(parts, key=lambda part: (-part["rows"], part["server"]))
-            tables.append({**table, "servers": top})
+            on_disk = min(table["rows"], table.get("cold_rows", 0))  # read one after the other
+            where = {"rows_in_memory": table["rows"] - on_disk, "rows_on_disk": on_disk}
+            tables.append({**table, **where, "servers": top})
         return tables
 
     def workers(self) -> list[dict[str, Any]]:

@@ -23,11 +23,13 @@ _TABLE = _record(
     name={"type": "string"},
     kind={"enum": ["dense", "sparse"]},
     rows=_COUNT,
+    rows_in_memory=_COUNT,
+    rows_on_disk=_COUNT,
     bytes=_COUNT,
     pulls=_COUNT,
     pushes=_COUNT,
     version=_COUNT,
-    tier={"enum": ["memory"]},
+    tier={"enum": ["memory", "memory+disk"]},
     shards={
         "type": "array",
         "items": _record(

@@ -31,7 +31,14 @@ TABLE_COLUMNS = (
 SHARD_COLUMNS = ("table", "shard", "server", "rows", "bytes", "pulled", "pushed")
 DENSE_COLUMNS = ("name", "rows", "bytes", "pulls", "pushes")
 AUDIT_COLUMNS = ("number", "at", "who", "peer", "action", "before", "after")
-_TITLES = {"samples_per_s": "examples/s"}
+_ON_DISK = ("rows_in_memory", "rows_on_disk")
+"""Columns of tables where one has rows on disk."""
+
+_TITLES = {
+    "samples_per_s": "examples/s",
+    "rows_in_memory": "in memory",
+    "rows_on_disk": "on disk",
+}
 """What stands over a column that isn't called so."""
 
 PROCESS_COLUMNS = ("index", "host", "groups", "follows", "state")
@@ -47,6 +54,12 @@ _OF_SERVERS = (
     "last_seen_s: since the server was heard of last",
 )
 """What the columns mean whose names don't say it."""
+
+_OF_TABLES = (
+    "bytes: of memory  admitted: ids that an entry gave a row",
+    "refused: how often an id got none  removed: rows that went",
+)
+_OF_ROWS_ON_DISK = "rows: in memory and on disk together, of all servers"
 
 _GO_AHEAD = {"async": "max_staleness", "geo": "k_steps"}
 """Modes in which no worker waits for a slower one, and the setting that counts there."""
@@ -165,7 +178,11 @@ def tables_of(tables: Sequence[Mapping[str, Any]]) -> list[str]:
     """
     dense = [each for each in tables if each.get("kind") == "dense"]
     sparse = [each for each in tables if each.get("kind") != "dense"]
-    lines = rows_of(sparse, TABLE_COLUMNS)
+    has_disk = any(each.get("tier") == "memory+disk" for each in sparse)
+    at = TABLE_COLUMNS.index("rows") + 1
+    more = _ON_DISK if has_disk else ()
+    lines = rows_of(sparse, (*TABLE_COLUMNS[:at], *more, *TABLE_COLUMNS[at:]))
+    lines += [*([_OF_ROWS_ON_DISK] if has_disk else []), *_OF_TABLES]
     if dense:
         columns = rows_of(dense, DENSE_COLUMNS, titles={"rows": "values"})
         lines += ["", "dense parameters", *columns]

@@ -70,6 +70,26 @@ def test_dense_parameters_are_no_tables() -> None:
     assert "dense parameters" not in tables_of([ads])
 
 
+def test_tables_tell_how_many_rows_are_in_memory_and_on_disk_where_some_are() -> None:
+    ads = {"name": "ads", "tier": "memory", "rows": 20, "shards": []}
+    ads |= {"rows_in_memory": 20, "rows_on_disk": 0}
+    users = {**ads, "name": "users", "rows": 7000, "tier": "memory+disk"}
+    users |= {"rows_in_memory": 1500, "rows_on_disk": 5500}
+
+    lines = tables_of([ads, users])
+
+    assert lines[0].split()[:7] == ["name", "tier", "rows", "in", "memory", "on", "disk"]
+    assert lines[1].split()[:5] == ["ads", "memory", "20", "20", "0"]
+    assert lines[2].split()[:5] == ["users", "memory+disk", "7,000", "1,500", "5,500"]
+    assert "rows: in memory and on disk together, of all servers" in lines
+    without = tables_of([ads])
+    assert "on disk" not in "\n".join(without)
+    for each in (lines, without):
+        legend = [line for line in each if line.startswith(("rows: ", "bytes: ", "refused: "))]
+        assert len(legend) == 2 + (each is lines)
+        assert max(map(len, legend)) < 80, "as wide as a terminal at least"
+
+
 def test_the_board_says_that_a_server_is_waited_for() -> None:
     lost = {**STATUS["servers"][0], "index": 1, "waits_s": 41.5}
 
