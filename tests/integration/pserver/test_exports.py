@@ -113,6 +113,19 @@ async def test_servers_write_the_rows_that_are_chosen(
     assert last["words"].num_rows == 0, "checkpoints are another chain"
 
 
+async def test_servers_tell_how_many_rows_they_left_out(
+    start_servers: Start, tmp_path: Path
+) -> None:
+    worker = await trained(start_servers)
+
+    replies = await worker.ask("save", dirname=str(tmp_path / "base"), choice=BASE)
+    whole = await worker.ask("save", dirname=str(tmp_path / "checkpoint"))
+
+    assert sum(reply.fields["left_out"]["ads"] for reply in replies) == 10
+    assert all(set(reply.fields["left_out"]) == {"ads"} for reply in replies)
+    assert all(reply.fields["left_out"] == {} for reply in whole)
+
+
 async def test_a_discount_is_executed_once(start_servers: Start, tmp_path: Path) -> None:
     plan = FaultPlan().drop_reply(of="discount", nth=1).duplicate_request(of="discount", nth=3)
     worker = await trained(start_servers, faults=plan)

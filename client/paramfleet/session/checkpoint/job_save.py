@@ -4,6 +4,7 @@ What worker 0 adds to the pservers' files is copied when it begins: buffers, ste
 positions. So the training goes on while all is written.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -109,6 +110,8 @@ class JobSave:
         self._folder = folder
         self._begun = begun
         self._beside = beside
+        self.left_out: Counter[str] = Counter()
+        """After ``end``: rows of each table that the choice of an export left out."""
 
     @classmethod
     def begin(
@@ -161,6 +164,8 @@ class JobSave:
         """
         answers = self._job.communicator.wait(end_everywhere(self._job.pservers, self._begun))
         manifest = replace(_collect(answers), cut=self._begun.cut)
+        for answer in answers:
+            self.left_out.update(answer.fields["left_out"])
         if (chain := self._chain) is not None:
             manifest = replace(manifest, save=chain.save)
             if self._begun.is_increment and chain.base is not None:

@@ -9,7 +9,7 @@ pservers and the first worker share.
 
 import logging
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -41,6 +41,7 @@ from paramfleet.session.checkpoint.exports.writing import (
     Pick,
     PickedByPservers,
     finish_export,
+    warn_of_empty,
     write_rows,
 )
 from paramfleet.session.checkpoint.job_save import Beside, Chain, JobSave
@@ -448,11 +449,14 @@ class Saving:
         parts, temporary = temporary_beside(final), temporary_beside(final)
         try:
             with naming(final):
-                manifest = self._write_exported(parts, release, final)
-                held = self._export(model, parts, manifest, temporary, chosen, release)
+                manifest, left_out = self._write_exported(parts, release, final)
+                pick = self._pick(parts, manifest, release, left_out)
+                held = self._export(model, parts, manifest, temporary, chosen, (release, pick))
             give_name(temporary, final)
             if release is not None:
                 self._note_exported(release, held, parts, manifest)
+                if release.kind == "base":
+                    warn_of_empty(final, held, manifest)
         finally:
             shutil.rmtree(parts, ignore_errors=True)
             shutil.rmtree(temporary, ignore_errors=True)
@@ -481,14 +485,19 @@ class Saving:
         self._running("save_persistables").flush()
         return self._begin_in_job(job, folder, ends_day=ends_day).end()
 
-    def _write_exported(self, folder: Path, release: Release | None, final: Path) -> Manifest:
+    def _write_exported(
+        self, folder: Path, release: Release | None, final: Path
+    ) -> tuple[Manifest, Mapping[str, int]]:
         """Write a checkpoint of the rows of an export, or of more.
+
+        Returns:
+            Its manifest, and how many rows of each table pservers left out.
 
         Raises:
             NoBaseError: if it isn't known what a delta has.
         """
         job, exports = self._session.job, self._exports
-        knows = True
+        knows, left_out = True, dict[str, int]()
         if job is None:
             manifest = self._write_locally(folder)
             if release is not None and release.kind == "delta":
@@ -497,12 +506,12 @@ class Saving:
             self._running("save_inference_model").flush()
             chain = None if release is None else self._chain_of(release)
             begun = self._begin_in_job(job, folder, goes_on=False, chain=chain)
-            manifest = begun.end()
+            manifest, left_out = begun.end(), dict(begun.left_out)
             knows = chain is None or chain.base is None or begun.is_increment
         if not knows:
             reason = "it isn't known what changed since the export that this delta follows"
             raise NoBaseError(path=str(final), reason=reason)
-        return manifest
+        return manifest, left_out
 
     def _chain_of(self, release: Release) -> Chain:
         """Return how the pservers' part of an export is chained to others."""
@@ -518,10 +527,16 @@ class Saving:
         tables = () if optimizer is None else optimizer.tables.sparse
         return {table.name: table.day for table, _ in tables if table.accessor is not None}
 
-    def _pick(self, parts: Path, manifest: Manifest, release: Release | None) -> Pick:
+    def _pick(
+        self,
+        parts: Path,
+        manifest: Manifest,
+        release: Release | None,
+        left_out: Mapping[str, int],
+    ) -> Pick:
         """Return what says which rows of a checkpoint an export holds."""
         if release is None or self._session.job is not None:
-            return PickedByPservers(parts, manifest)  # the pservers have chosen
+            return PickedByPservers(parts, manifest, left_out)  # the pservers have chosen
         return PickedHere(Choice(release.kind, self._days()), self._exports.changes)
 
     def _note_exported(
@@ -592,7 +607,7 @@ class Saving:
         manifest: Manifest,
         folder: Path,
         unknown: dict[str, Policy | list[float]],
-        release: Release | None,
+        what: tuple[Release | None, Pick],
     ) -> list[Held]:
         """Write what inference needs into ``folder``, of a checkpoint; return what it has.
 
@@ -600,8 +615,8 @@ class Saving:
             CheckpointWriteError: if the system refuses.
         """
         try:
+            release, pick = what
             folder.mkdir(parents=True)
-            pick = self._pick(parts, manifest, release)
             tables, held = write_rows(parts, manifest, folder, unknown, pick)
             self._with_served_dense(model, folder / "model.pt")
             finish_export(folder, tables, release)

@@ -249,6 +249,7 @@ class Checkpointing:
             fields={
                 "files": [file.to_wire() for file in saved.files],
                 "removed": [each.to_wire() for each in saved.removed],
+                "left_out": saved.left_out,
                 "tables": [
                     SavedTable(
                         spec=gathering.spec(spec),

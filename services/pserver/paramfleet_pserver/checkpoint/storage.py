@@ -84,6 +84,8 @@ class Saved(NamedTuple):
     files: list[SavedFile]
     removed: list[RemovedIds]
     """Of an increment."""
+    left_out: dict[str, int]
+    """Rows that weren't chosen, of each table of which rows are."""
 
 
 async def save_tables(
@@ -109,7 +111,7 @@ async def save_tables(
         CheckpointWriteError: if the system refuses; files may be left behind.
         TableMemoryError: if there is no memory for rows that changed since the image.
     """
-    files, removed = FileWriter(directory), list[RemovedIds]()
+    files, removed, left_out = FileWriter(directory), list[RemovedIds](), dict[str, int]()
     try:
         await files.begin(_own_names(server))
         for table in image.tables:
@@ -118,7 +120,7 @@ async def save_tables(
             if isinstance(table, SparseImage):
                 number, chunk_rows = 0, _chunk_rows(spec)
                 if choice is not None and table.spec.optimizer.num_counts:
-                    parts = _chosen_rows(table, chunk_rows, files, choice)
+                    parts = _chosen_rows(table, chunk_rows, files, choice, left_out)
                 elif only_changed:
                     parts = table.changed_parts(chunk_rows)  # few: gathered as they come
                 else:
@@ -145,7 +147,7 @@ async def save_tables(
         await files.settle()  # who gives the save up is told when nothing is written any more
         raise
     await asyncio.to_thread(sync_directory, directory)
-    return Saved(written, removed)
+    return Saved(written, removed, left_out)
 
 
 async def _all_rows(
@@ -159,11 +161,20 @@ async def _all_rows(
 
 
 async def _chosen_rows(
-    table: SparseImage, chunk_rows: int, files: FileWriter, choice: Choice
+    table: SparseImage,
+    chunk_rows: int,
+    files: FileWriter,
+    choice: Choice,
+    left_out: dict[str, int],
 ) -> AsyncIterator[FilePart]:
-    """Yield rows that are chosen; they are weighed when their owner has copied them."""
+    """Yield rows that are chosen; they are weighed when their owner has copied them.
+
+    ``left_out`` counts the others.
+    """
+    left_out[table.spec.name] = 0
     async for part in _all_rows(table, chunk_rows, files):
         chosen = await asyncio.to_thread(_chosen, table.spec, part, choice)
+        left_out[table.spec.name] += part.num_rows - chosen.num_rows
         if chosen.num_rows:
             yield chosen
 

@@ -75,6 +75,8 @@ def export(name: str, mode: int) -> None:
     found[f"{name} sequence"] = manifest.release.sequence
 
 
+train(5, 6, 7, 8)
+export("empty", 2)
 train(*range(10))
 train(*range(10))
 export("base", 2)

@@ -79,7 +79,7 @@ async def test_a_save_has_the_rows_of_its_moment_and_is_loaded(
     for seed in range(12, 16):
         await train(table, owners, seed)
     gathering = Gathering(Asking(SystemClock()), [], {})
-    files, _ = await save_tables(image, tmp_path, server=0, gathering=gathering)
+    files, *_ = await save_tables(image, tmp_path, server=0, gathering=gathering)
     await image.end()
     tables = (SavedTable(spec=SPEC, version=1),)
     write_manifest(tmp_path, Manifest(tables=tables, files=tuple(files)))
@@ -109,7 +109,7 @@ async def test_a_row_that_two_files_have_is_refused_wherever_the_first_one_is(
     for server in range(2):
         image = StoreImage(store, owners)
         await image.begun()
-        found, _ = await save_tables(image, tmp_path, server=server, gathering=gathering)
+        found, *_ = await save_tables(image, tmp_path, server=server, gathering=gathering)
         await image.end()
         files += found
         gone = route(np.arange(ROWS)[10:], 8)

@@ -96,7 +96,7 @@ async def save_in_the_middle(
         image = StoreImage(one.store, one.owners)
         await execute(one, maker, history[cut:])
         gathering = Gathering(Asking(SystemClock()), [], {})
-        files, _ = await save_tables(image, directory, server=0, gathering=gathering)
+        files, *_ = await save_tables(image, directory, server=0, gathering=gathering)
         await image.end()
         assert await loaded_from(directory, image, files) == expected
     finally:

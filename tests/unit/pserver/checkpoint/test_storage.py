@@ -103,7 +103,7 @@ async def test_a_checkpoint_holds_the_rows_that_there_are_and_no_removed_one(
     gathering = Gathering(Asking(SystemClock()), [], {})
     image = StoreImage(store, owners)
     await image.begun()
-    files, _ = await save_tables(image, tmp_path, server=0, gathering=gathering)
+    files, *_ = await save_tables(image, tmp_path, server=0, gathering=gathering)
     await image.end()
     tables = (SavedTable(spec=spec, version=1),)
     write_manifest(tmp_path, Manifest(tables=tables, files=tuple(files)))

@@ -1,5 +1,6 @@
 """A base and the deltas behind it: which one is next, and what changed since the last one."""
 
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -134,16 +135,23 @@ class PickedHere:
         self._choice = choice
         self._changes = changes
         self._ids: dict[str, list[NDArray[np.int64]]] = {}
+        self._left_out: Counter[str] = Counter()
 
     def rows(self, spec: TableSpec, part: FilePart) -> NDArray[np.bool_] | None:
         """Return which rows it holds: bool [n]; None for all."""
         assert part.ids is not None, "rows have ids"
         self._ids.setdefault(spec.name, []).append(part.ids)
         if spec.optimizer.num_counts:
-            return self._choice.rows(spec, part.values, part.states)
+            chosen = self._choice.rows(spec, part.values, part.states)
+            self._left_out[spec.name] += int((~chosen).sum())
+            return chosen
         if self._choice.kind == "delta":
             return self._changes.changed(spec.name, part)
         return None
+
+    def left_out(self, spec: TableSpec) -> int:
+        """Return how many rows of a table with an accessor it leaves out."""
+        return self._left_out[spec.name]
 
     def removed(self, spec: TableSpec) -> NDArray[np.int64]:
         """Return the ids of rows that were removed since, of a delta: [m]."""

@@ -1,6 +1,7 @@
 """The files of ``fleet.save_inference_model``: rows by table, and the manifest."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -33,7 +34,9 @@ from paramfleet_shared.files.tensorfile import created, write_tensors
 from paramfleet_shared.tables.rows.choosing import delta_scores
 from paramfleet_shared.tables.spec import TableSpec
 
-__all__ = ["Held", "Pick", "PickedByPservers", "finish_export", "write_rows"]
+__all__ = ["Held", "Pick", "PickedByPservers", "finish_export", "warn_of_empty", "write_rows"]
+
+log = logging.getLogger(__name__)
 
 _LEAST_BYTES = 1 << 20
 """Of what is in memory of a table's rows, however many tables there are."""
@@ -47,6 +50,9 @@ class Held(NamedTuple):
     table: str
     runs: Sequence[Run]
     """Ids, and amounts float32 [n, 1]; mapped if they are many."""
+    rows: int
+    left_out: int
+    """Rows that there are beside."""
 
     def pieces(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """Yield ids, int64 [n], and their amounts, float32 [n], some at a time."""
@@ -65,6 +71,13 @@ class Pick(Protocol):
             part: Some of its rows, each of which comes once.
         """
 
+    def left_out(self, spec: TableSpec) -> int:
+        """Return how many rows of a table with an accessor aren't exported.
+
+        Args:
+            spec: The table; all its rows were asked about.
+        """
+
     def removed(self, spec: TableSpec) -> NDArray[np.int64]:
         """Return the ids of rows that were removed since the export before, of a delta: [m].
 
@@ -79,14 +92,22 @@ class PickedByPservers:
     Args:
         parts: Its folder.
         manifest: Its manifest.
+        left_out: Rows of each table that pservers left out of it.
     """
 
-    def __init__(self, parts: Path, manifest: Manifest) -> None:
+    def __init__(
+        self, parts: Path, manifest: Manifest, left_out: Mapping[str, int] | None = None
+    ) -> None:
         self._parts = parts
         self._manifest = manifest
+        self._left_out = left_out or {}
 
     def rows(self, spec: TableSpec, part: FilePart) -> None:
         """Choose all."""
+
+    def left_out(self, spec: TableSpec) -> int:
+        """Return how many rows of a table aren't in the checkpoint."""
+        return self._left_out.get(spec.name, 0)
 
     def removed(self, spec: TableSpec) -> NDArray[np.int64]:
         """Return the ids of removed rows.
@@ -138,7 +159,7 @@ def write_rows(
         amounts = RowSpool(1, temporary, most_bytes=most)
         count = _spool(parts, manifest, spec, pick, (rows, amounts))
         if spec.optimizer.num_counts:
-            held.append(Held(spec.name, amounts.runs()))
+            held.append(Held(spec.name, amounts.runs(), count, pick.left_out(spec)))
         name = row_file_name(spec.name, taken)
         with created(target / name) as opened:
             put = put_rows(opened, rows.runs(), (spec.name, spec.dim), temporary)
@@ -191,6 +212,33 @@ def _spool(
             amounts.add(ids, delta_scores(spec, part.states[some])[:, np.newaxis])
         count += len(ids)
     return count
+
+
+def warn_of_empty(folder: Path, held: Iterable[Held], manifest: Manifest) -> None:
+    """Log which tables have rows, and none in a base.
+
+    Args:
+        folder: The base's.
+        held: What it has of tables with an accessor.
+        manifest: Of the checkpoint that it was made of.
+    """
+    specs = {spec.name: spec for spec in sparse_tables(manifest)}
+    for each in held:
+        if each.rows or not each.left_out:
+            continue
+        constants = specs[each.table].optimizer.constants
+        threshold, days = constants["base_threshold"], constants["delta_keep_days"]
+        extra = {
+            "folder": str(folder),
+            "table": each.table,
+            "left_out": each.left_out,
+            "reason": (
+                f"none of its {each.left_out:,} rows has a score of at least base_threshold = "
+                f"{threshold:g} and was seen in the last delta_keep_days = {days:g}"
+            ),
+            "remedy": "give its CtrAccessor a lower base_threshold, or save all rows: mode=0",
+        }
+        log.warning("worker.base_without_rows", extra=extra)
 
 
 def finish_export(

@@ -90,6 +90,29 @@ def test_a_delta_holds_a_row_when_its_score_is_enough_and_then_counts_anew(
     assert held(tmp_path / "3") == [], "nothing was pushed"
 
 
+def test_a_base_without_rows_says_how_many_are_below_which_threshold(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    alone = Alone(base_threshold=2.5)
+    alone.export(tmp_path / "before any", 2)
+    for id_ in (7, 8, 9):
+        alone.push(id_, 3, 1)
+    alone.export(tmp_path / "delta", 1)
+    assert not [each for each in caplog.records if "base" in each.msg]
+
+    alone.export(tmp_path / "base", 2)
+
+    (said,) = [each for each in caplog.records if each.msg == "worker.base_without_rows"]
+    facts = vars(said)
+    assert (facts["table"], facts["left_out"]) == ("ads", 3)
+    assert facts["folder"] == str(tmp_path / "base")
+    assert "3 rows has a score of at least base_threshold = 2.5" in facts["reason"]
+    alone.push(7, 9, 9)
+    alone.export(tmp_path / "with one", 2)
+    assert held(tmp_path / "with one") == [7]
+    assert sum(each.msg == "worker.base_without_rows" for each in caplog.records) == 1
+
+
 def test_two_bases_in_a_row_hold_the_same_rows(tmp_path: Path) -> None:
     alone = Alone()
     alone.push(7, 3, 2)
