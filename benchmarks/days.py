@@ -20,7 +20,7 @@ from goodput import members_of, sample_of
 from launched import LaunchedJob
 from paramfleet_shared.settings.config import read_environment
 from paramfleet_worker.app.finding import find_job
-from paramfleet_worker.app.operating import Operator, find_url
+from paramfleet_worker.app.operating import operator_of
 from peer.children import ChildFailedError
 
 SERVERS = WORKERS = 2
@@ -104,8 +104,7 @@ def _note_of(launched: LaunchedJob, path: Path, day: int) -> dict[str, Any]:
 def _rows_of(job: str) -> int:
     """Return the rows of all tables on all pservers."""
     found = find_job({"job": job, "redis": None}, read_environment(), url="")
-    url = find_url(found, scheme="http")
-    tables = Operator(url=url, token=found.token).get("tables")
+    tables = operator_of(found).get("tables")
     return sum(int(table["rows"]) for table in tables if table["kind"] == "sparse")
 
 

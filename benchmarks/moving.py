@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from harness import Suite, run_script, suite_of
 from launched import LaunchedJob
 from paramfleet_worker.app.finding import find_job
-from paramfleet_worker.app.operating import Operator, find_url
+from paramfleet_worker.app.operating import Operator, operator_of
 from rounds import Ratio, Turns
 
 __all__ = ["measure", "pauses_of"]
@@ -134,8 +134,7 @@ class _Job(LaunchedJob):
     def _operator(self) -> Operator:
         """Return a client of the coordinator's admin API."""
         found = find_job({"job": JOB, "redis": None}, self._environment)
-        url = find_url(found, scheme="http")
-        return Operator(url=url, token=found.token)
+        return operator_of(found)
 
     def _events(self, server: int) -> list["_Event"]:
         """Return what all processes of a pserver have logged."""

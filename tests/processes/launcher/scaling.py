@@ -14,7 +14,7 @@ from typing import Any
 from paramfleet_shared.settings.config import read_environment
 from paramfleet_shared.system.processes.keeping import tied
 from paramfleet_worker.app.finding import find_job
-from paramfleet_worker.app.operating import Operator, find_url
+from paramfleet_worker.app.operating import Operator, operator_of
 from paramfleet_worker.app.verify import ledger
 from paramfleet_worker.app.verify.checking import Checked, check
 from paramfleet_worker.app.verify.plan import Mode, Plan
@@ -35,8 +35,7 @@ PACE_S = 0.06
 def ask_job(job: str, what: Callable[[Operator], Any]) -> Any:
     """Return what a job of this machine answers, asked as a command would ask it."""
     found = find_job({"job": job, "redis": None}, read_environment(), url="")
-    url = find_url(found, scheme="http")
-    return what(Operator(url=url, token=found.token))
+    return what(operator_of(found))
 
 
 def plan_of(mode: Mode, *, steps: int = 400) -> Plan:

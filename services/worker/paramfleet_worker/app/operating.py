@@ -32,7 +32,7 @@ __all__ = [
     "AdminUnreachableError",
     "Operator",
     "context_of",
-    "find_url",
+    "operator_of",
     "read_audit",
     "read_token",
     "reading",
@@ -203,7 +203,37 @@ def context_of(settings: JobSettings) -> ssl.SSLContext | None:
     return context
 
 
-def find_url(found: "Found", *, scheme: str) -> str:
+def operator_of(
+    found: "Found",
+    *,
+    token: str = "",
+    tls: ssl.SSLContext | None = None,
+    timeout_s: float = _TIMEOUT_S,
+) -> Operator:
+    """Return a client of a job's coordinator.
+
+    Args:
+        found: The job.
+        token: Identifies the caller; by default the job's own.
+        tls: Which authorities are trusted; by default the job's, if it has certificates.
+        timeout_s: Seconds until an answer must be whole.
+
+    Raises:
+        CertificateFilesError: if the job's certificates can't be used.
+        NoRedisError: if the registry doesn't answer.
+        NoCoordinatorError: if the job has no coordinator now.
+    """
+    context = context_of(found.settings) if tls is None else tls
+    return Operator(
+        url=_url_of(found, scheme="http" if context is None else "https"),
+        token=token or found.token,
+        is_own=found.folder is not None and not token,
+        tls=context,
+        timeout_s=timeout_s,
+    )
+
+
+def _url_of(found: "Found", *, scheme: str) -> str:
     """Return where a job's coordinator has its admin address.
 
     Of a job that was launched here the registry may still name a coordinator that has died:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from subprocess import PIPE
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -15,12 +16,12 @@ from paramfleet_shared.discovery.errors import NoCoordinatorError
 from paramfleet_shared.discovery.job_registry import JobRegistry
 from paramfleet_shared.discovery.redis.store import RedisStore
 from paramfleet_shared.discovery.registry import CoordinatorRecord
-from paramfleet_shared.files.job_folder import JobFacts, JobFolder, runtime_dir
+from paramfleet_shared.files.job_folder import JobFacts, JobFolder, runtime_dir, write_private
 from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.system.processes.keeping import tied
 from paramfleet_worker.__main__ import main
 from paramfleet_worker.app.finding import SeveralJobsError, find_job
-from paramfleet_worker.app.operating import find_url
+from paramfleet_worker.app.operating import operator_of
 
 FACTS = JobFacts(job="flights", launch="l", redis="unix:///tmp/none.sock", pid=1)
 
@@ -75,13 +76,32 @@ def test_a_coordinator_that_has_died_here_is_none_though_the_registry_names_it(
         folder = JobFolder.claim(root, job_name)
         folder.write_facts(replace(FACTS, job=job_name, redis=redis_url))
         found = find_job({"job": job_name}, {"PARAMFLEET_RUNTIME_DIR": str(root)})
-        while_it_lived = find_url(found, scheme="http")
+        while_it_lived = operator_of(found).url
 
     with pytest.raises(NoCoordinatorError):
-        find_url(found, scheme="http")
-    elsewhere = find_url(replace(found, folder=None), scheme="http")
+        operator_of(found)
+    elsewhere = operator_of(replace(found, folder=None)).url
 
     assert while_it_lived == elsewhere == "http://127.0.0.1:2"
+    folder.close()
+
+
+def test_a_given_token_is_no_launchs_and_certificates_ask_by_https(
+    root: Path, certificates: Any
+) -> None:
+    folder = JobFolder.claim(root, "flights")
+    folder.write_facts(FACTS)
+    write_private(folder.admin_token_file, b"own")
+    write_private(folder.admin_url_file, b"http://127.0.0.1:2")
+    found = find_job({"job": "flights"}, {"PARAMFLEET_RUNTIME_DIR": str(root)})
+
+    own, given = operator_of(found), operator_of(found, token="given", timeout_s=1.0)
+
+    assert (own.url, own.token, own.is_own, own.tls) == (found.url, "own", True, None)
+    assert (given.token, given.is_own, given.timeout_s) == ("given", False, 1.0)
+    tls_dir = str(certificates.issue("admin").ca.parent)
+    with_tls = replace(found, settings=replace(found.settings, tls_dir=tls_dir))
+    assert operator_of(with_tls).tls is not None
     folder.close()
 
 

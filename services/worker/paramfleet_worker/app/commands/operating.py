@@ -23,8 +23,7 @@ from paramfleet_shared.values.texts import printable, shown
 from paramfleet_worker.app.finding import Found, NoJobError, find_job, running_jobs
 from paramfleet_worker.app.operating import (
     Operator,
-    context_of,
-    find_url,
+    operator_of,
     read_audit,
     read_token,
     reading,
@@ -373,20 +372,16 @@ def _operator_of(options: dict[str, Any]) -> Operator:
     found = _find(options)
     if found.chosen:
         echo(found.chosen, err=True)
-    context: ssl.SSLContext | None
+    context: ssl.SSLContext | None = None
     ca = options["ca"]
     if ca is not None:
         context = ssl.create_default_context(cafile=str(ca))
         if options["cert"] is not None:
             context.load_cert_chain(options["cert"], options["key"])
-    else:
-        context = context_of(found.settings)
     if not found.url and not found.names_registry:
         raise NoJobError(job=options["job"] or "", running=running_jobs(found.settings))
-    url = find_url(found, scheme="http" if context is None else "https")
     given = read_token(options["token"], options["token_file"])
-    is_own = found.folder is not None and not given
-    return Operator(url=url, token=given or found.token, is_own=is_own, tls=context)
+    return operator_of(found, token=given, tls=context)
 
 
 def _find(options: dict[str, Any]) -> Found:

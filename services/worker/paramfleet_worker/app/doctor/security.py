@@ -15,7 +15,7 @@ from paramfleet_shared.settings.config import JobSettings, without_password
 from paramfleet_shared.tables.kernels.basics.folders import UnsafeKernelsError
 from paramfleet_shared.tables.kernels.basics.readiness import kernel_folders
 from paramfleet_worker.app.finding import Found, find_job
-from paramfleet_worker.app.operating import Operator, context_of, find_url, reading
+from paramfleet_worker.app.operating import operator_of, reading
 from paramfleet_worker.core.doctor.security import (
     ListenerFacts,
     PathFacts,
@@ -84,12 +84,10 @@ def _of_running(found: Found, look: Look) -> SecurityFacts:
     facts = SecurityFacts(job=settings.job, where=f"the running job {settings.job}")
     said: dict[str, Any] = {}
     try:
-        context = context_of(settings)
-        url = find_url(found, scheme="http" if context is None else "https")
-        operator = Operator(url=url, token=found.token, is_own=folder is not None, tls=context)
-        with reading(url):
+        operator = operator_of(found)
+        with reading(operator.url):
             said = {name: fact["value"] for name, fact in operator.page("config").items()}
-            listeners = _listeners_of(url, operator.page("status")["members"])
+            listeners = _listeners_of(operator.url, operator.page("status")["members"])
             facts = replace(facts, listeners=tuple(listeners))
     except (FleetError, OSError) as error:
         unseen = f"its coordinator doesn't say how it is set: {error}"

@@ -13,7 +13,7 @@ from paramfleet_worker.app.operating import (
     AdminRefusedError,
     AdminUnreachableError,
     Operator,
-    find_url,
+    operator_of,
 )
 
 __all__ = ["Mover"]
@@ -89,11 +89,7 @@ class Mover:
         def ask() -> Any:
             given = {"job": self._job, "redis": None}
             found = find_job(given, self._environment, url="")
-            url = find_url(found, scheme="http")
-            is_own = found.folder is not None
-            return what(
-                Operator(url=url, token=found.token, is_own=is_own, timeout_s=_ASK_WITHIN_S)
-            )
+            return what(operator_of(found, timeout_s=_ASK_WITHIN_S))
 
         try:
             return await asyncio.to_thread(ask)
