@@ -50,7 +50,7 @@ class TokensFileError(ContractError):
 
 @dataclass(frozen=True, slots=True)
 class TokenEntry:
-    """One token, without what opens doors."""
+    """One token: its hash, its role and its name."""
 
     digest: str
     role: str

@@ -400,12 +400,12 @@ async def test_a_reader_waits_while_another_process_may_own_the_group(
     start_servers: Start,
 ) -> None:
     cluster, _, reader = await trained(start_servers)
-    door = cluster.routes[0]._door
-    door.fence()
+    ownership = cluster.routes[0]._ownership
+    ownership.fence()
     asking = asyncio.get_running_loop().create_task(reader.change())
     await asyncio.sleep(0.05)
     assert not asking.done()
-    door.reopen(door.term)
+    ownership.resume(ownership.term)
     await asking
     assert 5 not in reader.rows
 

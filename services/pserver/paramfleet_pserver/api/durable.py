@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from paramfleet_pserver.durability.journal import Journal
-from paramfleet_pserver.following.door import Door
+from paramfleet_pserver.following.ownership import Ownership
 from paramfleet_pserver.following.serving import FOLLOWING
 from paramfleet_shared.errors.logs import NotDurableError, OtherTermError
 from paramfleet_shared.net.rpc.server import Request
@@ -53,13 +53,13 @@ class DurableAnswers:
     """Answers of one process of a pserver. Used from one event loop.
 
     Args:
-        door: Where requests wait while another process is about to own the group.
+        ownership: Where requests wait while another process is about to own the group.
         waits: Whether every change is answered only when it is durable.
         clock: By whose time deadlines are meant.
     """
 
-    def __init__(self, *, door: Door, waits: bool, clock: Clock) -> None:
-        self._door = door
+    def __init__(self, *, ownership: Ownership, waits: bool, clock: Clock) -> None:
+        self._ownership = ownership
         self._former: set[int] = set()
         """Terms that this process had the group in before."""
         self._waits = waits
@@ -72,30 +72,30 @@ class DurableAnswers:
             OtherTermError: if it is.
             MalformedMessageError: if what it is for isn't an index and an incarnation.
         """
-        if self._door.is_moved and operation not in UNFENCED:
-            raise self._door.refusal()
+        if self._ownership.is_moved and operation not in UNFENCED:
+            raise self._ownership.refusal()
         wanted = request.message.fields.get(ADDRESS)
         if wanted is None:
             return
         if type(wanted) is not list or [type(each) for each in wanted] != [int, int]:
             rule = "must be an index and an incarnation"
             raise MalformedMessageError(where=f"field {ADDRESS!r}", rule=rule)
-        address = [self._door.group, self._door.term]
+        address = [self._ownership.group, self._ownership.term]
         if wanted == address:
             return
         group, term = wanted
-        if operation in FOLLOWING and group == self._door.group and term in self._former:
+        if operation in FOLLOWING and group == self._ownership.group and term in self._former:
             return  # nothing was lost since
         raise OtherTermError(index=address[0], term=address[1], wanted=wanted)
 
     def begin_term(self, term: int) -> None:
         """Go on under another term."""
-        self._former.add(self._door.term)
-        self._door.reopen(term)
+        self._former.add(self._ownership.term)
+        self._ownership.resume(term)
 
     def is_plain(self, journal: Journal | None) -> bool:
         """Return whether a request is served and answered as it is."""
-        return self._door.is_open and journal is not None and journal.is_plain
+        return self._ownership.is_active and journal is not None and journal.is_plain
 
     async def serve(
         self,
@@ -146,7 +146,7 @@ class DurableAnswers:
             MovedError: if another process owns the group by then.
             LogClosedError: if the log is closed before.
         """
-        await self._door.passed()
+        await self._ownership.until_active()
         before = journal()
         if before is None:
             return
@@ -154,7 +154,7 @@ class DurableAnswers:
             await before.accepting.wait()
         if operation in CHANGES:
             await before.room()
-        await self._door.passed()
+        await self._ownership.until_active()
 
     async def _settle(self, journal: Journal, operation: str, request: Request) -> None:
         """Wait until all that was executed is durable.

@@ -52,9 +52,9 @@ from paramfleet_pserver.durability.journal import Journal
 from paramfleet_pserver.durability.persistence import Persistence
 from paramfleet_pserver.durability.recovery import RestoreProgress
 from paramfleet_pserver.durability.snapshot_files import SnapshotFile
-from paramfleet_pserver.following.door import Door
 from paramfleet_pserver.following.feeds import FEEDING, Feeds
 from paramfleet_pserver.following.follower import Promoted
+from paramfleet_pserver.following.ownership import Ownership
 from paramfleet_pserver.following.serving import FOLLOWING, Followers
 from paramfleet_pserver.following.sessions import Handover
 from paramfleet_pserver.requests.changes import identity_of
@@ -169,14 +169,14 @@ class Routes:
         self._proposes = proposes
         if persistence is not None:
             term = persistence.term
-        self._door = Door(server, term or 0)
-        self.followers = Followers(self._door, lambda: self._training, clock=clock)
+        self._ownership = Ownership(server, term or 0)
+        self.followers = Followers(self._ownership, lambda: self._training, clock=clock)
         """Those who follow this group."""
         self._feeds = Feeds(store, owners, clock=clock)
         self._prefetches = Prefetches(owners, clock)
         if term is not None:
             waits = persistence is not None and persistence.waits
-            self._durable = DurableAnswers(door=self._door, waits=waits, clock=clock)
+            self._durable = DurableAnswers(ownership=self._ownership, waits=waits, clock=clock)
         self._elastic = elastic
         self._returning = returning
         self._lost: dict[Rank, int] = {}
@@ -244,7 +244,7 @@ class Routes:
         lost = self._owners.lost
         if lost is None:
             return None
-        return ColdRowsLostError(server=self._door.group, reason=str(lost))
+        return ColdRowsLostError(server=self._ownership.group, reason=str(lost))
 
     @property
     def has_copy(self) -> bool:
@@ -273,7 +273,7 @@ class Routes:
             MovedError: if another process owns it.
             FleetError: why it is refused.
         """
-        await self._door.passed()  # who may be about to own it has other rows soon
+        await self._ownership.until_active()  # who may be about to own it has other rows soon
         handler: Callable[[Request], Coroutine[Any, Any, Message]]
         handler = getattr(self._feeds, operation)
         return await handler(request)
@@ -323,7 +323,7 @@ class Routes:
             UnavailableError: if the disk refuses it now; then it is to be tried again.
         """
         assert self._training is not None, "it was recovered"
-        self._training.execute(BeginTerm(self._door.term))
+        self._training.execute(BeginTerm(self._ownership.term))
         self._apply_losses(self._training)
 
     def go_on(self, promoted: Promoted) -> None:
@@ -343,14 +343,14 @@ class Routes:
         )
         self._training = training = self._trains(promoted.machine, journal)
         if not promoted.is_exact:
-            training.execute(BeginTerm(self._door.term))
+            training.execute(BeginTerm(self._ownership.term))
         training.waits.restore_totals(promoted.totals)
         self._apply_losses(training)
 
     def give_up(self) -> None:
         """Another process owns the group: answer all that wait, and all that come."""
-        error = self._door.refusal()
-        self._door.give_up()
+        error = self._ownership.refusal()
+        self._ownership.give_up()
         self.fail(error)
 
     def unfence(self, term: int) -> None:
@@ -368,7 +368,7 @@ class Routes:
     @property
     def term(self) -> int:
         """Return under which incarnation this process owns the group."""
-        return self._door.term
+        return self._ownership.term
 
     @property
     def handover(self) -> Handover | None:
@@ -377,7 +377,7 @@ class Routes:
 
     def _trains(self, machine: Machine, journal: Journal | None) -> Training:
         self._checkpoints.go_on(machine)
-        check = None if self._durable is None else self._door.check
+        check = None if self._durable is None else self._ownership.check
         return Training(machine, clock=self._clock, journal=journal, check=check)
 
     def _copies(self, *, has_disk: bool) -> Copies:
@@ -399,7 +399,7 @@ class Routes:
     def is_refusing(self) -> bool:
         """Return whether no command is taken now: by the disk, or as another is the owner."""
         journal = self._journal
-        if not self._door.is_open:
+        if not self._ownership.is_active:
             return True
         return (
             journal is not None
@@ -424,7 +424,7 @@ class Routes:
         training, persistence = self._training, self._persistence
         if training is None or training.journal is None or persistence is None:
             return None
-        if not self._door.is_open:
+        if not self._ownership.is_active:
             return None
         disk = training.journal.disk
         if disk is None or disk.snapshot is None:
@@ -451,7 +451,7 @@ class Routes:
         self._checkpoints.asking.fail(error)
         if self._training is not None:
             self._training.fail(error)
-        if self._journal is not None and self._door.is_moved:
+        if self._journal is not None and self._ownership.is_moved:
             self._journal.fail(error)
 
     @property
@@ -542,7 +542,7 @@ class Routes:
             "position": journal.position,
             "durable_position": journal.durable_position if journal.reports else None,
             "unprotected": journal.is_unprotected,
-            "fenced": not self._door.is_open,
+            "fenced": not self._ownership.is_active,
         }
 
     async def count_rows(self) -> None:

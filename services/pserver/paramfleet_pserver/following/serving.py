@@ -15,7 +15,6 @@ from typing import Any
 from paramfleet_pserver.commands.snapshot.writing import take_image
 from paramfleet_pserver.durability.copies.registered import Proposal
 from paramfleet_pserver.durability.journal import Journal
-from paramfleet_pserver.following.door import Door
 from paramfleet_pserver.following.messages import (
     MOST_COMMANDS,
     PURPOSES,
@@ -26,6 +25,7 @@ from paramfleet_pserver.following.messages import (
     follow_request,
     piece_message,
 )
+from paramfleet_pserver.following.ownership import Ownership
 from paramfleet_pserver.following.sessions import Handover, Session
 from paramfleet_pserver.following.signals import Signal
 from paramfleet_pserver.following.transfer import Transfer
@@ -82,17 +82,17 @@ class Followers:
     """Those who follow one group. Used from one event loop, by its owner.
 
     Args:
-        door: Where requests of workers wait after ``fence``.
+        ownership: Where requests of workers wait after ``fence``.
         training: Returns the training; None before it has begun.
         clock: Time.
     """
 
     def __init__(
-        self, door: Door, training: Callable[[], Training | None], *, clock: Clock
+        self, ownership: Ownership, training: Callable[[], Training | None], *, clock: Clock
     ) -> None:
         self.handover: Handover | None = None
         """Set while a follower is about to take over."""
-        self._door = door
+        self._ownership = ownership
         self._training = training
         self._clock = clock
         self._sessions: dict[str, Session] = {}
@@ -121,10 +121,10 @@ class Followers:
         """
         asked = follow_request(request.message, "follow")
         training, journal = self._begun("follow")
-        self._door.check()
+        self._ownership.check()
         purpose = asked.fields.choice("purpose", PURPOSES, PURPOSES[0])
         if self._expected is not None and self._expected.get(asked.follower) != purpose:
-            reason = f"it isn't to follow group {self._door.group} ({purpose})"
+            reason = f"it isn't to follow group {self._ownership.group} ({purpose})"
             raise NotExpectedError(follower=asked.follower, reason=reason)
         if training.terms.sync_batch_norm and purpose == "replica":
             raise NotMovableError(what="sync_batch_norm")  # sums of a step aren't commands
@@ -208,17 +208,17 @@ class Followers:
         if reason:
             raise HandoverError(reason=reason)
         if self.handover is None:
-            self._door.fence()
+            self._ownership.fence()
             now = self._clock.monotonic()
             self.handover = Handover(session.follower, attempt, journal.position, now)
             failpoint("handover_fenced")
             self._signal.fire()
             self._asked.fire()
             facts = {"follower": session.follower, "position": journal.position}
-            log.info("group.fenced", extra={"group": self._door.group, **facts})
+            log.info("group.fenced", extra={"group": self._ownership.group, **facts})
         self.handover = self.handover._replace(attempt=attempt)
         totals = training.waits.kept_totals()
-        return fence_message(self.handover.position, totals, term=self._door.term)
+        return fence_message(self.handover.position, totals, term=self._ownership.term)
 
     async def unfence(self, request: Request) -> Message:
         """Go on: the follower won't take over, and hasn't asked for the group.
@@ -236,9 +236,9 @@ class Followers:
         session.last_attempt = max(session.last_attempt, attempt)
         is_own = handover is not None and handover.follower == session.follower
         if handover is not None and is_own and handover.attempt <= attempt:
-            if self._door.is_moved:
-                raise self._door.refusal()
-            self.reopen(self._door.term)
+            if self._ownership.is_moved:
+                raise self._ownership.refusal()
+            self.resume(self._ownership.term)
         return Message()
 
     async def unfollow(self, request: Request) -> Message:
@@ -258,7 +258,7 @@ class Followers:
     def proposal(self) -> Proposal | None:
         """Return which copies the registry is to name; None if it names the right ones."""
         journal = self._journal()
-        return None if journal is None or self._door.is_moved else journal.proposal()
+        return None if journal is None or self._ownership.is_moved else journal.proposal()
 
     def named(self) -> tuple[int, frozenset[str]]:
         """Return the newest proposal that is known to be written; its number is 0 for none."""
@@ -309,10 +309,10 @@ class Followers:
             journal.copies.drop(follower)
             self._asked.fire()
 
-    def reopen(self, term: int) -> None:
+    def resume(self, term: int) -> None:
         """Go on as the owner, after a fence."""
         self.handover = None
-        self._door.reopen(term)
+        self._ownership.resume(term)
 
     def go_on(self, term: int) -> None:
         """Go on as the owner under a newer term: a handover wasn't finished in its time.
@@ -320,7 +320,7 @@ class Followers:
         Who has let it pass begins with a new snapshot before it may stop the owner again.
         """
         handover = self.handover
-        self.reopen(term)
+        self.resume(term)
         session = None if handover is None else self._sessions.get(handover.follower)
         if session is not None:
             self._end(session)
@@ -507,7 +507,7 @@ class Followers:
         now = self._clock.monotonic()
         for session in list(self._sessions.values()):
             is_fencing = self.handover is not None
-            facts = {"group": self._door.group, "follower": session.follower}
+            facts = {"group": self._ownership.group, "follower": session.follower}
             if now - session.seen_at > SILENCE_S and not is_fencing:
                 log.warning("follower.silent", extra=facts)
                 self._end(session)

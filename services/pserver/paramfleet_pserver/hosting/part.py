@@ -288,7 +288,7 @@ class Part:
         self._is_beginning = self._is_beginning or not plan.term
         hosted = None
         try:
-            hosted, endpoint = await self._open_door()
+            hosted, endpoint = await self._listen()
             held_run = 0 if disk is None else disk.held_run
             asking = self._join(endpoint, succeeds=plan.term, holds_run=held_run)
             session = await self._work.run(self._is_to_begin, asking)
@@ -315,7 +315,7 @@ class Part:
             await self._fail(
                 NotWholeError(reason="the registry (Redis) names one that isn't here")
             )
-        hosted, endpoint = await self._open_door()
+        hosted, endpoint = await self._listen()
         self._pending = Claim(
             hosted=hosted, endpoint=endpoint, succeeds=plan.term, source=source
         )
@@ -329,7 +329,7 @@ class Part:
             FleetError: as ``_own``.
         """
         began = self._clock.monotonic()
-        hosted, endpoint = await self._open_door()
+        hosted, endpoint = await self._listen()
         me = self._hoster.process
         handing = source.follower.hand_over(timeout_s=HANDOVER_S)
         try:
@@ -384,7 +384,7 @@ class Part:
 
     # -- parts of acts
 
-    async def _open_door(self) -> tuple[HostedGroup, str]:
+    async def _listen(self) -> tuple[HostedGroup, str]:
         """Return a group whose data plane listens, and where; its requests wait."""
         settings = self._parts.settings
         hosted = HostedGroup(self._parts, index=self._group, describe=self._hoster.describe)

@@ -1,14 +1,14 @@
-"""Where requests wait while another process is about to become a group's owner."""
+"""Whether this process owns a group; requests wait while another one is about to own it."""
 
 import asyncio
 
 from paramfleet_shared.errors.following import MovedError
 
-__all__ = ["Door"]
+__all__ = ["Ownership"]
 
 
-class Door:
-    """The way in to one group, as its owner has it. Used from one event loop.
+class Ownership:
+    """A group's owner, its term, and whether it serves. Used from one event loop.
 
     Args:
         group: Number of the group.
@@ -20,28 +20,28 @@ class Door:
         self.term = term
         self.is_moved = False
         """Whether another owner has the group, for good."""
-        self._open = asyncio.Event()
-        self._open.set()
+        self._active = asyncio.Event()
+        self._active.set()
 
     @property
-    def is_open(self) -> bool:
+    def is_active(self) -> bool:
         """Return whether requests are served."""
-        return self._open.is_set() and not self.is_moved
+        return self._active.is_set() and not self.is_moved
 
     def refusal(self) -> MovedError:
         """Return what is raised in place of an execution."""
         return MovedError(index=self.group, term=self.term, wanted=[self.group, self.term])
 
-    async def passed(self) -> None:
+    async def until_active(self) -> None:
         """Return when requests are served.
 
         Raises:
             MovedError: if another owner has the group.
         """
-        while not self.is_open:
+        while not self.is_active:
             if self.is_moved:
                 raise self.refusal()
-            await self._open.wait()
+            await self._active.wait()
 
     def check(self) -> None:
         """Pass if commands may be executed.
@@ -49,19 +49,19 @@ class Door:
         Raises:
             MovedError: if not.
         """
-        if not self.is_open:
+        if not self.is_active:
             raise self.refusal()
 
     def fence(self) -> None:
         """Let requests wait, and execute nothing."""
-        self._open.clear()
+        self._active.clear()
 
-    def reopen(self, term: int) -> None:
+    def resume(self, term: int) -> None:
         """Serve again."""
         self.term = term
-        self._open.set()
+        self._active.set()
 
     def give_up(self) -> None:
         """Refuse what waits, and all that comes."""
         self.is_moved = True
-        self._open.set()
+        self._active.set()
