@@ -107,7 +107,7 @@ class StoreImage:
             if isinstance(table, SparseTable):
                 self.tables.append(SparseImage(table, owners, marks=marks or Marks()))
             elif isinstance(table, DenseTable):
-                copies = store.has_room(table.spec.name, table.num_bytes)
+                copies = store.has_memory(table.spec.name, table.num_bytes)
                 self.tables.append(DenseImage(table, owners, copies=copies))
         self.is_apart = all(table.is_apart for table in self.tables)
         """Whether tables may change from when the image has begun until it is read."""

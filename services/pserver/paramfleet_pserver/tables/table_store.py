@@ -9,7 +9,7 @@ from paramfleet_pserver.core.limits import (
     is_for_readers,
 )
 from paramfleet_pserver.tables.blocks import NewShard, in_memory, make_blocks
-from paramfleet_pserver.tables.reader_room import ReaderRoom
+from paramfleet_pserver.tables.reader_memory import ReaderMemory
 from paramfleet_pserver.tables.table import DenseTable, SparseTable, Table
 from paramfleet_shared.discovery.placement import range_of_shard
 from paramfleet_shared.errors.served import UnknownTableError
@@ -54,7 +54,7 @@ class TableStore:
         self.num_shards = num_shards
         self._owned = _divided(len(shards), min(num_owners, len(shards)))
         self._tables: dict[str, Table] = {}
-        self.readers = ReaderRoom(self._has_room_for_readers)
+        self.readers = ReaderMemory(self._has_memory_for_readers)
         """What is kept for those that follow the tables."""
 
     def __iter__(self) -> Iterator[Table]:
@@ -173,7 +173,7 @@ class TableStore:
                 raise
             self._check_bytes(table, arithmetic, num_bytes)
 
-    def has_room(self, table: str, num_bytes: int) -> bool:
+    def has_memory(self, table: str, num_bytes: int) -> bool:
         """Return whether there is memory for a copy of so many bytes of a table."""
         try:
             self._check_bytes(table, f"a copy of {num_bytes:,} bytes", num_bytes)
@@ -189,7 +189,7 @@ class TableStore:
         """
         check_bytes(table, arithmetic, num_bytes, limits=self._limits, memory=self._memory())
 
-    def _has_room_for_readers(self, num_bytes: int) -> bool:
+    def _has_memory_for_readers(self, num_bytes: int) -> bool:
         return is_for_readers(num_bytes, limits=self._limits, memory=self._memory())
 
     def build(self, spec: TableSpec) -> SparseTable | DenseTable:

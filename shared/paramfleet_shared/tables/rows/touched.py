@@ -34,13 +34,13 @@ class TouchedIds:
     """The ids of one shard for one reader. Its owner's thread uses all but ``lose``.
 
     Args:
-        has_room: Returns whether there is memory for so many bytes more; None if there always
+        has_memory: Returns whether there is memory for so many bytes more; None if there always
             is.
     """
 
-    def __init__(self, has_room: Callable[[int], bool] | None = None) -> None:
-        self._has_room = has_room
-        self._sure = 0 if has_room is not None else 1 << 62
+    def __init__(self, has_memory: Callable[[int], bool] | None = None) -> None:
+        self._has_memory = has_memory
+        self._sure = 0 if has_memory is not None else 1 << 62
         """So many ids may be kept without a question."""
         self.is_lost = False
         """Whether ids were lost: what it has isn't all, and it keeps no more."""
@@ -111,9 +111,9 @@ class TouchedIds:
         """Return whether there is memory for so many ids, and some more."""
         if num <= self._sure:
             return True
-        assert self._has_room is not None, "else all are sure"
+        assert self._has_memory is not None, "else all are sure"
         most = num + max(MERGE_AT, num // 4)
-        if not self._has_room(_PEAK_BYTES * most - self.num_bytes):
+        if not self._has_memory(_PEAK_BYTES * most - self.num_bytes):
             return False
         self._sure = most
         return True

@@ -159,8 +159,8 @@ class _Plan:
         for table in store:
             if isinstance(table, DenseTable):
                 num_copied += table.num_bytes
-                has_room = copies and store.has_room(table.spec.name, num_copied)
-                self._dense.append(DenseImage(table, piece_bytes, copies=has_room))
+                has_memory = copies and store.has_memory(table.spec.name, num_copied)
+                self._dense.append(DenseImage(table, piece_bytes, copies=has_memory))
                 self._tables.append(self._dense[-1])
             elif isinstance(table, SparseTable):
                 self._sparse.append(SparseImage(table, piece_bytes))

@@ -97,11 +97,11 @@ def test_a_shard_notes_all_that_changes_comes_or_goes_and_nothing_that_is_read()
 def test_ids_that_there_is_no_memory_for_are_lost_and_no_error() -> None:
     asked: list[int] = []
 
-    def has_room(num_bytes: int) -> bool:
+    def has_memory(num_bytes: int) -> bool:
         asked.append(num_bytes)
         return len(asked) < 3
 
-    reader = TouchedIds(has_room)
+    reader = TouchedIds(has_memory)
     while not reader.is_lost:
         reader.note(np.arange(touched.MERGE_AT // 2, dtype=np.int64) + reader.num_bytes)
 

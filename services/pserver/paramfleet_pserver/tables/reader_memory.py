@@ -9,23 +9,23 @@ from collections.abc import Callable
 
 from paramfleet_shared.tables.rows.touched import TouchedIds
 
-__all__ = ["ReaderRoom"]
+__all__ = ["ReaderMemory"]
 
 
-class ReaderRoom:
+class ReaderMemory:
     """All that is kept for the readers of a server's tables. Any thread may use it.
 
     Args:
-        has_room: Returns whether readers may have so many bytes more.
+        has_memory: Returns whether readers may have so many bytes more.
     """
 
-    def __init__(self, has_room: Callable[[int], bool]) -> None:
-        self._has_room = has_room
+    def __init__(self, has_memory: Callable[[int], bool]) -> None:
+        self._has_memory = has_memory
         self._kept: frozenset[TouchedIds] = frozenset()
 
     def touched(self) -> TouchedIds:
         """Return a new collection of ids, which memory is asked for."""
-        made = TouchedIds(self._has_room)
+        made = TouchedIds(self._has_memory)
         self._kept |= {made}
         return made
 
