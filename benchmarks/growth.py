@@ -100,11 +100,11 @@ class Growth:
         axes, dim = self._axes, self._axes.dim_of_others
         one, pids = await self._job(servers=1, workers=1)
         for rows in axes.rows:
-            if self._has_room("rows", rows, rows, dim):
+            if self._fits("rows", rows, rows, dim):
                 await self._table(one, f"rows{rows}", rows, dim)
                 self.cases.append(Case("rows", rows, dim, f"rows{rows}", one, pids))
         for width in axes.dim:
-            if self._has_room("dim", width, axes.rows[0], width):
+            if self._fits("dim", width, axes.rows[0], width):
                 await self._table(one, f"dim{width}", axes.rows[0], width)
                 self.cases.append(Case("dim", width, width, f"dim{width}", one, pids))
         for servers in axes.servers:
@@ -130,7 +130,7 @@ class Growth:
         num_steps = sum(len(burst.step_ms) for burst in bursts)
         return Turn(num_steps / longest_s, used_s / num_steps)
 
-    def _has_room(self, axis: str, value: int, rows: int, dim: int) -> bool:
+    def _fits(self, axis: str, value: int, rows: int, dim: int) -> bool:
         """Return whether a table fits in half of the memory that is available."""
         needed = rows * (4 * dim + 48)
         available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -120,10 +120,10 @@ async def _timed(path: Path, act: Callable[[LogWriter], Any]) -> float:
 
 
 async def _append_all(writer: LogWriter, count: int, part: memoryview) -> int:
-    room = 48 << 20
+    most_bytes = 48 << 20
     for number in range(count):
-        if writer.waiting_bytes > room:
-            await writer.durable(max(1, writer.position - room // len(part) // 2))
+        if writer.waiting_bytes > most_bytes:
+            await writer.durable(max(1, writer.position - most_bytes // len(part) // 2))
         elif number % 64 == 0:
             await asyncio.sleep(0)
         writer.append(part)

@@ -42,12 +42,12 @@ def serve(name: str, workers: int, num_sent: int, num_answered: int) -> None:
         for line in lines:
             selector.register(line, selectors.EVENT_READ)
         left = dict.fromkeys(lines, num_sent)
-        room = bytearray(num_sent)
+        buffer = bytearray(num_sent)
         while True:
             for key, _ in selector.select():
                 assert isinstance(key.fileobj, socket.socket), "only these are registered"
                 line = key.fileobj
-                count = line.recv_into(room, left[line])
+                count = line.recv_into(buffer, left[line])
                 if not count:
                     return
                 left[line] -= count
@@ -81,7 +81,7 @@ class _Worker:
                     line = socket.socket(socket.AF_UNIX)
                     line.connect(f"\0{name}")
                     self._lines.append(line)
-                self._sent, self._room = bytes(told["sent"]), bytearray(told["answered"])
+                self._sent, self._buffer = bytes(told["sent"]), bytearray(told["answered"])
                 return None
             case _:
                 return self._window(told["steps"])
@@ -102,9 +102,9 @@ class _Worker:
             for line in self._lines:
                 line.sendall(self._sent)
             for line in self._lines:
-                left = len(self._room)
+                left = len(self._buffer)
                 while left:
-                    left -= line.recv_into(self._room, left)
+                    left -= line.recv_into(self._buffer, left)
             self._optimizer.zero_grad()
             loss.item()
         return {"seconds": time.perf_counter() - start, "steps": steps}

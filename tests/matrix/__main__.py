@@ -43,11 +43,11 @@ def main() -> int:
 
 async def run_all(cells: list[Cell], jobs: int, *, write: bool) -> int:
     """Run cells, so many at once; return how many are wrong."""
-    room, clock, wrong = asyncio.Semaphore(jobs), SystemClock(), 0
+    slots, clock, wrong = asyncio.Semaphore(jobs), SystemClock(), 0
 
     async def run(cell: Cell) -> None:
         nonlocal wrong
-        async with room:
+        async with slots:
             folder = Path(tempfile.mkdtemp(prefix="paramfleet-matrix-"))
             outcome, ran = await run_cell(cell, folder, clock)
         show(cell, outcome, folder)

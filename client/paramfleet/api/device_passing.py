@@ -219,7 +219,7 @@ class DevicePassing:
             PassOpenError: if iterated during another one.
             OptimizerNotServedError: if pservers don't have the optimizer of a table.
             DeviceBudgetError: if a single batch takes more than the budget.
-            DeviceRoomError: if the device has less memory than a pass needs.
+            DeviceMemoryError: if the device has less memory than a pass needs.
             IdOutsidePassError: in the loop, if a forward in training looks up another id.
             LookupsUnknownError: if several workers have neither ``ids`` nor ``forward``.
             PassesDifferError: if workers that train together have different passes.

@@ -1,4 +1,4 @@
-"""Room for rows that come piece by piece, without keeping them twice."""
+"""Arrays of rows that come piece by piece, without keeping them twice."""
 
 from typing import Any, TypeVar
 
@@ -82,7 +82,7 @@ class _Column:
         self.size = size
 
     def finish(self) -> NDArray[Any]:
-        """Return the array without the room behind its end."""
+        """Return the array without the memory behind its end."""
         self._resize(self.size)
         return self._array
 

@@ -41,6 +41,6 @@ def to_host(tensor: torch.Tensor, *, dtype: torch.dtype) -> torch.Tensor:
         return tensor.detach().contiguous()
     found = tensor.detach().to(dtype).contiguous()
     if found.device.type == "cuda":
-        room = torch.empty(found.shape, dtype=dtype, pin_memory=True)
-        return room.copy_(found)
+        pinned = torch.empty(found.shape, dtype=dtype, pin_memory=True)
+        return pinned.copy_(found)
     return found.to("cpu")

@@ -199,11 +199,11 @@ class RowStore:
             self._admission.note_uses(ids.view(np.uint64), uses)
 
     @property
-    def room(self) -> NDArray[np.int64] | None:
+    def free_rows(self) -> NDArray[np.int64] | None:
         """Return how many rows may still come, int64 [1]; None where nothing limits them."""
         if self._admission is None or not self.spec.entry.max_rows:
             return None
-        return self._admission.room()
+        return self._admission.free_rows()
 
     def slots(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return each id's slot, making the rows that don't exist yet.

@@ -138,7 +138,7 @@ class _Counter:
 
     def __init__(self, tokens: Tokens) -> None:
         self._fold = folding(tokens)
-        self.table = _room(1 << 12, 1 << 16)
+        self.table = _empty_table(1 << 12, 1 << 16)
 
     @property
     def num_words(self) -> int:
@@ -164,12 +164,12 @@ class _Counter:
         slots, _, letters, counts, used = self.table
         num = int(used[0])
         words = b"\n".join(word for word, _ in self.ranked())
-        self.table = _room(2 * slots.size, 2 * letters.size + num_letters)
+        self.table = _empty_table(2 * slots.size, 2 * letters.size + num_letters)
         count_words(np.frombuffer(words, np.uint8), 0, folding("blanks"), self.table)
         self.table[3][:num] = counts[:num]
 
 
-def _room(num_slots: int, num_letters: int) -> Table:
+def _empty_table(num_slots: int, num_letters: int) -> Table:
     """Return a table without words, of which half of the slots may be used."""
     return (
         np.zeros(num_slots, np.uint32),

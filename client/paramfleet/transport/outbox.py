@@ -91,7 +91,7 @@ class Outbox:
         """Return whether a change has to wait."""
         return self.num_bytes >= self._max_bytes or len(self._entries) >= self.max_entries
 
-    def has_room(self, sequence: int) -> bool:
+    def may_add(self, sequence: int) -> bool:
         """Return whether a change may be added now.
 
         The oldest one always may: what is kept of later ones isn't durable before it.

@@ -434,7 +434,7 @@ class PServers:
         if goes_ahead or not self.outbox.takes(messages):
             durably = [replace(m, fields={**m.fields, "durably": True}) for m in messages]
             return await self.call(op, durably, timeout_s=timeout_s, waits=waits)
-        while not self.outbox.has_room(int(messages[0].fields["sequence"])):
+        while not self.outbox.may_add(int(messages[0].fields["sequence"])):
             if is_here():
                 await hop()
             await self._settle_once()

@@ -283,7 +283,7 @@ class RpcRoutes:
             job.shrinks = True
             await self._write()  # the launcher reads it when a worker dies
         if not job.barriers.is_released(name, generation):
-            job.barriers.require_room(name, generation)
+            job.barriers.require_free_barrier(name, generation)
             await self._job_registry.arrive(name, generation, rank)
             job.barriers.arrive(name, generation, rank)
             await self._settle()

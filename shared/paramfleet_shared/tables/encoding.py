@@ -35,15 +35,15 @@ __all__ = [
     "answer_dtype",
     "are_bounds",
     "are_sorted_within_shards",
+    "buffer_for",
     "decode_rows",
     "encode_rows",
     "encode_with_rest",
+    "encoded_bytes",
     "is_finite",
     "narrowest",
     "num_nonfinite",
     "pack_ids",
-    "room_bytes",
-    "room_for",
     "scale_shape",
     "sort_within_shards",
     "stored_dtype",
@@ -85,14 +85,14 @@ def scale_shape(shape: tuple[int, ...]) -> tuple[int]:
     return (shape[0],) if len(shape) == 2 else (-(-shape[0] // DENSE_WIDTH),)
 
 
-def room_bytes(shape: tuple[int, ...], dtype: WireDtype) -> int:
+def encoded_bytes(shape: tuple[int, ...], dtype: WireDtype) -> int:
     """Return the bytes that rows [n, D] or a vector [P] take as they travel."""
     codec = CODECS[dtype]
     scales = scale_shape(shape)[0] if codec.has_scales else 0
     return math.prod(shape) * np.dtype(codec.stored).itemsize + scales
 
 
-def room_for(shape: tuple[int, ...], dtype: WireDtype) -> Encoded:
+def buffer_for(shape: tuple[int, ...], dtype: WireDtype) -> Encoded:
     """Return uninitialised memory for rows [n, D] or a vector [P]."""
     codec = CODECS[dtype]
     scales = np.empty(scale_shape(shape), np.uint8) if codec.has_scales else None
@@ -111,7 +111,7 @@ def encode_rows(
     Args:
         values: float32 [n, D] or [P].
         dtype: How; ``float32`` returns ``values`` themselves, without ``out``.
-        out: Contiguous memory to fill, as of ``room_for``; None for new memory.
+        out: Contiguous memory to fill, as of ``buffer_for``; None for new memory.
         salt: Of 32 bits: formats that can, round by chance then, for each salt in another
             way; None rounds to the nearest, as the others always do.
 
@@ -121,14 +121,14 @@ def encode_rows(
     check_array(values, np.float32, (-1,) * values.ndim, table="")
     if dtype == "float32" and out is None:
         return Encoded(values)
-    room = room_for(values.shape, dtype) if out is None else out
+    buffer = buffer_for(values.shape, dtype) if out is None else out
     flat = as_input(values, np.float32).reshape(-1)
-    numbers, codec = room.rows.reshape(-1), CODECS[dtype]
+    numbers, codec = buffer.rows.reshape(-1), CODECS[dtype]
     if salt is None or codec.dither is None:
-        codec.encode(flat, numbers, room.scales, _width(values.shape))
+        codec.encode(flat, numbers, buffer.scales, _width(values.shape))
     else:
         codec.dither(flat, numbers, salt)
-    return room
+    return buffer
 
 
 def decode_rows(
@@ -177,12 +177,12 @@ def encode_with_rest(
     check_array(left, np.float32, (-1, -1), table="", in_place=True)
     check_array(slots, np.int64, (-1,), table="")
     check_array(values, np.float32, (slots.size, dim), table="")
-    room, feed_back = room_for(values.shape, dtype), CODECS[dtype].feed_back
+    buffer, feed_back = buffer_for(values.shape, dtype), CODECS[dtype].feed_back
     assert feed_back is not None, f"{dtype} keeps nothing"
     rests, flat = left.reshape(-1), as_input(values, np.float32).reshape(-1)
-    sent = (room.rows.reshape(-1), room.scales)
+    sent = (buffer.rows.reshape(-1), buffer.scales)
     feed_back(rests, as_input(slots, np.int64), flat, sent, dim)
-    return room
+    return buffer
 
 
 def is_finite(encoded: Encoded, dtype: WireDtype, *, log2: int = 128) -> bool:

@@ -680,17 +680,17 @@ class SparseShard:
         return self._index.grant(num_rows)
 
     def grant_exactly(self, num_rows: int) -> None:
-        """Promise that ``num_rows`` places may be taken, which ``check_room`` has found."""
+        """Promise that ``num_rows`` places may be taken, which ``check_capacity`` has found."""
         self._index.granted_rows = max(self._index.granted_rows, num_rows)
 
-    def check_room(self, num_rows: int) -> None:
+    def check_capacity(self, num_rows: int) -> None:
         """Pass if ``num_rows`` places may be taken in all.
 
         Raises:
             CapacityError: if there is no room for them.
             TableMemoryError: if there is no memory for them.
         """
-        self._index.check_room(num_rows)
+        self._index.check_capacity(num_rows)
 
     def ids(self) -> NDArray[np.int64]:
         """Return the id of each place: int64 [num_slots], a view.

@@ -53,7 +53,7 @@ class Trainer:
     def __init__(self, worker: Worker, table: str) -> None:
         self.worker, self.table = worker, table
         self.number = 1
-        self.rooms: list[list[int]] = []
+        self.free_rows: list[list[int]] = []
 
     @property
     def who(self) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class Trainer:
     async def waits(self, ids: Any = IDS) -> list[int]:
         """Return how often ids must come to get a row."""
         found = np.full(len(ids), -1, np.int32)
-        self.rooms = []
+        self.free_rows = []
         for server in range(len(self.worker.channels)):
             asked = np.asarray(ids, np.int64)
             where, tensors = self.worker.part_of(server, 0, self.table, asked)
@@ -71,7 +71,7 @@ class Trainer:
             self.writes = answer.fields["parts"][0]["writes"]
             found[where] = answer.tensors["0.waits"]
             if "0.room" in answer.tensors:
-                self.rooms.append(answer.tensors["0.room"].tolist())
+                self.free_rows.append(answer.tensors["0.room"].tolist())
         return found.tolist()
 
     async def write(
@@ -151,12 +151,12 @@ async def test_each_shard_says_how_many_rows_it_may_still_get(start_servers: Sta
     await trainer.waits()
     num_shards = trainer.worker.placement.num_shards
     share = 80 // num_shards
-    assert trainer.rooms == [[share] * (num_shards // 2)] * 2
+    assert trainer.free_rows == [[share] * (num_shards // 2)] * 2
 
     await trainer.write([4, 5])
 
     await trainer.waits([])
-    assert sum(map(sum, trainer.rooms)) == share * num_shards - 2
+    assert sum(map(sum, trainer.free_rows)) == share * num_shards - 2
 
 
 async def test_ids_that_chance_refuses_wait_for_ever(start_servers: Start) -> None:

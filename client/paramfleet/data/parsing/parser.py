@@ -33,7 +33,7 @@ class Block:
 
 
 class Scratch:
-    """Room for what a text can hold at most, kept from text to text; of one thread.
+    """Memory for what a text can hold at most, kept from text to text; of one thread.
 
     A value takes two bytes of text at least, so does a slot.
 
@@ -47,7 +47,7 @@ class Scratch:
         self.fit(0)
 
     def fit(self, size: int) -> None:
-        """Have room for a text of so many bytes."""
+        """Take memory for a text of so many bytes."""
         if size <= self._size:
             return
         self._size = size
@@ -147,7 +147,7 @@ class Parser:
         return begin if begin >= 0 else len(text)
 
     def _taken(self, text: bytearray, num_rows: int, used: NDArray[np.int64]) -> Block:
-        """Return a copy of the rows in the scratch room."""
+        """Return a copy of the rows in the scratch memory."""
         id_starts, float_starts, lines = self._scratch.marks
         counts, ids, floats, unsure = self._scratch.out
         for place, begin, end in unsure[: used[2]]:

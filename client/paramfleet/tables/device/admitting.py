@@ -43,17 +43,17 @@ class PassAdmission:
     Args:
         entry: The table's.
         device: Where the rows are.
-        room: int64 [shards], rows that each shard of the job may still get; those that the
+        free_rows: int64 [shards], rows that each shard of the job may still get; those that the
             pass admits are subtracted. None where nothing limits them.
     """
 
     def __init__(
-        self, entry: EntrySpec, *, device: torch.device, room: NDArray[np.int64] | None
+        self, entry: EntrySpec, *, device: torch.device, free_rows: NDArray[np.int64] | None
     ) -> None:
-        assert (room is not None) == bool(entry.max_rows), "rows are counted where they end"
+        assert (free_rows is not None) == bool(entry.max_rows), "rows may be limited"
         self._counts = entry.kind == "count_filter"
         self._device = device
-        self.room = room
+        self.free_rows = free_rows
         self._waits = torch.zeros(0, dtype=torch.int32, device=device)
         """By place: in how many steps the id must come to get a row in the last one."""
         self._came = torch.zeros(0, dtype=torch.int32, device=device)
@@ -86,7 +86,7 @@ class PassAdmission:
         """
         left = self._waits.index_select(0, places)
         admitted = left <= 1
-        if self.room is not None:
+        if self.free_rows is not None:
             self._limit(places, keys, admitted, left == 1)
         waiting = (left > 1) & (left < NEVER)
         left = torch.where(admitted, HAS_ROW, left - waiting.to(torch.int32))
@@ -117,12 +117,12 @@ class PassAdmission:
         is_new: torch.Tensor,
     ) -> None:
         """Admit no more new rows than there is room for."""
-        assert self.room is not None, "they are limited"
+        assert self.free_rows is not None, "they are limited"
         new = is_new.nonzero().reshape(-1)
         if not len(new):
             return
         where = to_host(places.index_select(0, new), dtype=torch.int64).numpy()
-        fits = limited(keys[where], self.room)
-        got = route(keys[where][fits].view(np.int64), len(self.room))
-        self.room -= np.diff(got.offsets)
+        fits = limited(keys[where], self.free_rows)
+        got = route(keys[where][fits].view(np.int64), len(self.free_rows))
+        self.free_rows -= np.diff(got.offsets)
         admitted[new] = to_device(torch.from_numpy(fits), self._device)

@@ -2,8 +2,8 @@
 
 The different ids of each batch are counted. Where the rows of all batches would need more than
 the budget, the data is split at a border of batches: each part is a pass of its own. A table's
-room on the device is never made smaller between passes, as its rows stay where they are; so a
-plan counts the most that each table has needed. Where that would be too much although a pass by
+capacity on the device never shrinks between passes, as its rows stay where they are; so a plan
+counts the most that each table has needed. Where that would be too much although a pass by
 itself would fit, the pass begins anew (``keeps_rows``): all rows are fetched again.
 
 Sans-io. Shape legend: n = ids of a batch.
@@ -62,8 +62,8 @@ class PlannedPass:
     """Whether rows of the pass before stay on the device."""
     device_bytes: int
     """What rows on the device take from its beginning on."""
-    room: Mapping[str, int]
-    """Rows that there is room for on the device from then on, by table."""
+    capacities: Mapping[str, int]
+    """Rows that fit on the device from then on, by table."""
 
     @property
     def num_rows(self) -> int:
@@ -104,7 +104,7 @@ def plan_passes(
     specs: Sequence[TableSpec],
     *,
     budget_bytes: int | None = None,
-    room: Mapping[str, int] | None = None,
+    existing: Mapping[str, int] | None = None,
     first: int = 0,
 ) -> Iterator[PlannedPass]:
     """Divide batches into passes that fit; each is yielded when its last batch is known.
@@ -113,14 +113,14 @@ def plan_passes(
         batches: In their order; each is looked at once.
         specs: The tables.
         budget_bytes: What rows may take of the device; None for no limit.
-        room: Rows that there is room for on the device already, by table.
+        existing: Capacities of tables that are on the device already, by name.
         first: The number of the first batch.
 
     Raises:
         DeviceBudgetError: if a batch doesn't fit by itself.
     """
     known = {spec.name: spec for spec in specs}
-    capacities, keeps_rows = dict(room or {}), True
+    capacities, keeps_rows = dict(existing or {}), True
     counter, stop = _Counter(), first
 
     def ended() -> PlannedPass:

@@ -60,8 +60,8 @@ class DeviceTable:
         spec: The table; its rule steps the rows.
         device: Where the rows are.
         kernels: Whether a processor reads and steps rows by its kernels.
-        room: int64 [shards], of a table whose rows are limited: how many each shard may still
-            get. Those that are admitted are subtracted. None of another table.
+        free_rows: int64 [shards], of a table whose rows are limited: how many each shard may
+            still get. Those that are admitted are subtracted. None of another table.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class DeviceTable:
         *,
         device: torch.device,
         kernels: bool = True,
-        room: NDArray[np.int64] | None = None,
+        free_rows: NDArray[np.int64] | None = None,
     ) -> None:
         self.spec = spec
         self.device = device
@@ -87,7 +87,7 @@ class DeviceTable:
         self._admission = (
             None
             if spec.entry.admits_all
-            else PassAdmission(spec.entry, device=device, room=room)
+            else PassAdmission(spec.entry, device=device, free_rows=free_rows)
         )
         self._has_kernels = kernels and device.type == "cpu"
         self._step = self._step_by_kernel if self._has_kernels else self._step_by_torch
@@ -98,7 +98,7 @@ class DeviceTable:
             self._step = self._step_counted
         self._keys = np.empty(0, np.uint64)
         """The id of each place, where something asks for it."""
-        self._needs_keys = self._counted is not None or room is not None
+        self._needs_keys = self._counted is not None or free_rows is not None
 
     @property
     def ids(self) -> PassIds | None:
@@ -206,10 +206,10 @@ class DeviceTable:
         if self._admission is not None:
             self._admission.note_taken()
 
-    def limit(self, room: NDArray[np.int64] | None) -> None:
+    def limit(self, free_rows: NDArray[np.int64] | None) -> None:
         """Count the rows that there is room for anew: int64 [shards], as when it was made."""
         if self._admission is not None:
-            self._admission.room = room
+            self._admission.free_rows = free_rows
 
     @property
     def _num_ids(self) -> int:

@@ -136,8 +136,8 @@ class NarrowMean:
         shares = [self._format.decode(share) for share in self._shares(received_B)]
         (sent_B,) = left.send(torch.stack(shares).mean(dim=0))
         gathered_B = torch.empty_like(received_B)
-        rooms = list(self._shares(gathered_B))
-        return gathered_B, dist.all_gather(rooms, sent_B, group=self._group, async_op=True)
+        parts = list(self._shares(gathered_B))
+        return gathered_B, dist.all_gather(parts, sent_B, group=self._group, async_op=True)
 
     def _shares(self, bytes_B: torch.Tensor) -> Sequence[torch.Tensor]:
         return bytes_B.chunk(self._group.size())

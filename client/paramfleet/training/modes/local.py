@@ -57,7 +57,7 @@ class LocalPasses(PassBacking):
         self._count_steps = num_steps
         self._looked_after = 0
         """Steps that had been taken when it was looked last which rows are to go."""
-        self._rooms: dict[str, NDArray[np.int64]] = {}
+        self._free_rows: dict[str, NDArray[np.int64]] = {}
 
     @override
     def specs(self) -> dict[str, TableSpec]:
@@ -75,15 +75,15 @@ class LocalPasses(PassBacking):
     @override
     def prepare(self, device: torch.device) -> None:
         self._looked_after = self._count_steps()
-        self._count_room()
+        self._count_free_rows()
 
-    def _count_room(self) -> None:
-        rooms = {name: stepper.store.room for name, stepper in self._steppers.items()}
-        self._rooms = {name: room for name, room in rooms.items() if room is not None}
+    def _count_free_rows(self) -> None:
+        found = {name: stepper.store.free_rows for name, stepper in self._steppers.items()}
+        self._free_rows = {name: each for name, each in found.items() if each is not None}
 
     @override
-    def room(self, table: str) -> NDArray[np.int64] | None:
-        return self._rooms.get(table)
+    def free_rows(self, table: str) -> NDArray[np.int64] | None:
+        return self._free_rows.get(table)
 
     @override
     def is_eviction_due(self) -> bool:
@@ -93,7 +93,7 @@ class LocalPasses(PassBacking):
     @override
     def evict(self) -> None:
         self.eviction.evict()
-        self._count_room()
+        self._count_free_rows()
 
     @override
     def read(self, wanted: Mapping[str, NDArray[np.int64]]) -> dict[str, DeviceRows]:

@@ -136,7 +136,7 @@ class PassBacking(ABC):
             wanted: Ids, int64 [n], each once, by table.
         """
 
-    def room(self, table: str) -> NDArray[np.int64] | None:
+    def free_rows(self, table: str) -> NDArray[np.int64] | None:
         """Return how many rows each shard of a table may still get: int64 [shards].
 
         What passes admit is subtracted from it. None where nothing limits them.

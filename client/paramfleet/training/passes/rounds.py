@@ -108,12 +108,12 @@ class SharedRounds:
             DeviceBudgetError: if a round doesn't fit on this worker's device.
             PassesDifferError: if one doesn't fit on another's.
         """
-        first, room = 0, dict[str, int]()
+        first, capacities = 0, dict[str, int]()
         while first < self.count:
             error: DeviceBudgetError | None = None
             planned = None
             try:
-                planned = self._plan(specs, first, self.count, budget_bytes, room)
+                planned = self._plan(specs, first, self.count, budget_bytes, capacities)
             except DeviceBudgetError as found:
                 error = found
             said = self._group.gather([0 if planned is None else planned.stop])
@@ -125,9 +125,9 @@ class SharedRounds:
                 what = f"the rows of a step don't fit into the device_budget of worker {rank}"
                 raise PassesDifferError(rank=self._group.rank, what=what)
             if planned is None or planned.stop != stop:
-                planned = self._plan(specs, first, stop, budget_bytes, room)
+                planned = self._plan(specs, first, stop, budget_bytes, capacities)
             yield replace(planned, stop=stop)
-            first, room = stop, dict(planned.room)
+            first, capacities = stop, dict(planned.capacities)
 
     def table_round(
         self, table: str, number: int, ids: PassIds | None, numbers: NDArray[np.int64] | None
@@ -151,13 +151,14 @@ class SharedRounds:
         first: int,
         stop: int,
         budget_bytes: int | None,
-        room: Mapping[str, int],
+        capacities: Mapping[str, int],
     ) -> PlannedPass:
         """Return the first pass of some rounds."""
         wanted = (self._wanted_in(number) for number in range(first, stop))
-        return next(
-            plan_passes(wanted, specs, budget_bytes=budget_bytes, room=room, first=first)
+        planned = plan_passes(
+            wanted, specs, budget_bytes=budget_bytes, existing=capacities, first=first
         )
+        return next(planned)
 
     def _wanted_in(self, number: int) -> BatchIds:
         """Return the ids that are asked of this device in a round, by table."""

@@ -38,7 +38,7 @@ from paramfleet_shared.system.clock import Clock, SystemClock
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.telemetry.logs_and_metrics import note
 
-__all__ = ["DevicePasses", "DeviceRoomError", "Lookups", "LookupsUnknownError", "PassFacts"]
+__all__ = ["DeviceMemoryError", "DevicePasses", "Lookups", "LookupsUnknownError", "PassFacts"]
 
 log = logging.getLogger(__name__)
 
@@ -48,10 +48,10 @@ Lookups = Callable[[B], Iterable[tuple[SparseModule, torch.Tensor]]]
 """Returns what a batch looks up: modules, and the ids of each."""
 
 
-class DeviceRoomError(ContractError):
+class DeviceMemoryError(ContractError):
     """A device has no memory for the rows of a pass."""
 
-    code = "contract.device_room"
+    code = "contract.device_memory"
     device: str
     bytes: int
     sentence = (
@@ -184,7 +184,7 @@ class DevicePasses:
         Raises:
             OptimizerNotServedError: if rows are stepped by no rule of the pservers.
             DeviceBudgetError: if a batch doesn't fit into the budget.
-            DeviceRoomError: if the device has less memory than a pass needs.
+            DeviceMemoryError: if the device has less memory than a pass needs.
             IdError: if a batch has what can't be an id.
         """
         specs = self._backing.specs()
@@ -229,11 +229,12 @@ class DevicePasses:
         """
         if self._budget_bytes is None:
             return
-        room = {name: source.rows.capacity for name, source in self._sources.items()}
+        have = {name: source.rows.capacity for name, source in self._sources.items()}
         for each in planned:
             if not each.keeps_rows:
                 return
-            most = {name: max(room.get(name, 0), each.room.get(name, 0)) for name in specs}
+            wanted = each.capacities
+            most = {name: max(have.get(name, 0), wanted.get(name, 0)) for name in specs}
             needed = sum(bytes_of(specs[name], num) for name, num in most.items())
             if needed > self._budget_bytes:
                 self._release()
@@ -403,7 +404,7 @@ class DevicePasses:
         """Bring the rows of a pass to the device.
 
         Raises:
-            DeviceRoomError: if there is no memory for them.
+            DeviceMemoryError: if there is no memory for them.
         """
         began = self._clock.monotonic()
         if not planned.keeps_rows:
@@ -421,7 +422,7 @@ class DevicePasses:
             for name, ids in built.ids.items():
                 self._sources[name].rows.begin(ids, built.new[name])
         except torch.OutOfMemoryError as error:
-            raise DeviceRoomError(
+            raise DeviceMemoryError(
                 device=str(self._device), bytes=planned.device_bytes
             ) from error
         self._backing.attach(self._sources)
@@ -440,7 +441,8 @@ class DevicePasses:
 
     def _new_rows(self, spec: TableSpec) -> DeviceTable:
         """Return a table on the device, without rows."""
-        return DeviceTable(spec, device=self._device, room=self._backing.room(spec.name))
+        free_rows = self._backing.free_rows(spec.name)
+        return DeviceTable(spec, device=self._device, free_rows=free_rows)
 
     def _end(self, facts: PassFacts) -> None:
         """Write a pass back, and note what it was."""

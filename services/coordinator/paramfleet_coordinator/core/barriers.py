@@ -58,7 +58,7 @@ class Barriers:
         if not self.is_released(name, generation):
             self._arrived.setdefault((name, generation), set()).add(rank)
 
-    def require_room(self, name: str, generation: int) -> None:
+    def require_free_barrier(self, name: str, generation: int) -> None:
         """Pass if a use of a barrier is open, or one more may be.
 
         Raises:

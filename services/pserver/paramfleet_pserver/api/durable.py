@@ -153,7 +153,7 @@ class DurableAnswers:
         if not before.accepting.is_set() and operation not in UNHELD:
             await before.accepting.wait()
         if operation in CHANGES:
-            await before.room()
+            await before.until_accepting()
         await self._ownership.until_active()
 
     async def _settle(self, journal: Journal, operation: str, request: Request) -> None:

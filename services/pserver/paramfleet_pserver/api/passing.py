@@ -17,8 +17,8 @@ from paramfleet_pserver.requests.pass_requests import (
 )
 from paramfleet_pserver.tables.columns import (
     PassPart,
+    read_free_rows_jobs,
     read_range_job,
-    read_room_jobs,
     read_rows_jobs,
 )
 from paramfleet_pserver.tables.owners import Job, Owners
@@ -56,8 +56,8 @@ async def read(
         tensors |= {f"{index}.values": part.values, f"{index}.states": part.states}
         if part.waits is not None:
             tensors[f"{index}.waits"] = part.waits
-        if part.room is not None:
-            tensors[f"{index}.room"] = part.room
+        if part.free_rows is not None:
+            tensors[f"{index}.room"] = part.free_rows
     facts = [
         {"writes": part.table.writes, "updates": part.table.num_updates}
         for part in wanted.parts
@@ -156,9 +156,10 @@ def _reading(part: PassRead, stepped: list[bool]) -> list[Job]:
     if isinstance(part.table, SparseTable):
         assert part.rows is not None, "a sparse part says which rows"
         part.table.use.pull(part.rows.offsets)
-        room = [] if part.room is None else read_room_jobs(part.table, part.room)
+        free = part.free_rows
+        counts = [] if free is None else read_free_rows_jobs(part.table, free)
         rows = (part.rows, part.values, part.states, part.waits)
-        return [*read_rows_jobs(part.table, *rows), *room]
+        return [*read_rows_jobs(part.table, *rows), *counts]
     assert isinstance(part.table, DenseTable), "a table is sparse or dense"
     return [read_range_job(part.table, part.where, part.values, part.states, stepped)]
 

@@ -14,7 +14,7 @@ from paramfleet_pserver.tables.owners import Job
 from paramfleet_pserver.tables.table import DenseTable, SparseTable
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.net.wire.message import Message
-from paramfleet_shared.tables.encoding import Encoded, room_for
+from paramfleet_shared.tables.encoding import Encoded, buffer_for
 
 __all__ = ["INLINE_PACKED_BYTES", "pull_of_step", "read_packed", "reading", "tensors_of"]
 
@@ -86,12 +86,12 @@ def reading(
                 part.table.pulled.keep(pull.rank, part.keep, ids, offsets)
         elif isinstance(part.table, DenseTable):
             assert part.where is not None, "a dense part says which values"
-            room = room_for((part.where.stop - part.where.start,), part.wire)
+            buffer = buffer_for((part.where.stop - part.where.start,), part.wire)
             if before:
-                jobs.append(pull_old_job(part.table, room, part.wire, part.where, before))
+                jobs.append(pull_old_job(part.table, buffer, part.wire, part.where, before))
             else:
-                jobs.append(part.table.pull_job(room, part.wire, part.where))
-            tensors |= tensors_of(index, room)
+                jobs.append(part.table.pull_job(buffer, part.wire, part.where))
+            tensors |= tensors_of(index, buffer)
     return jobs, tensors
 
 

@@ -63,17 +63,17 @@ def plan_chunks(num_rows: Iterable[int], chunk_rows: int) -> list[list[Segment]]
         For each file the segments it holds; no file is empty.
     """
     chunks: list[list[Segment]] = []
-    room = 0
+    num_left = 0
     for block, rows in enumerate(num_rows):
         start = 0
         while start < rows:
-            if room == 0:
+            if num_left == 0:
                 chunks.append([])
-                room = chunk_rows
-            count = min(room, rows - start)
+                num_left = chunk_rows
+            count = min(num_left, rows - start)
             chunks[-1].append(Segment(block, start, count))
             start += count
-            room -= count
+            num_left -= count
     return chunks
 
 

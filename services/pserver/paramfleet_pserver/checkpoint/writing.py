@@ -74,7 +74,7 @@ class FileWriter:
             CheckpointWriteError: if a file couldn't be written.
             ReservationError: if the system refuses.
         """
-        await self._make_room()
+        await self._wait_for_others()
         turn = self._turn % AT_ONCE
         if turn not in self._memory or len(self._memory[turn]) < num_bytes:
             self._memory[turn] = reserve(num_bytes, np.uint8)
@@ -92,7 +92,7 @@ class FileWriter:
         Raises:
             CheckpointWriteError: if an earlier file couldn't be written.
         """
-        await self._make_room()
+        await self._wait_for_others()
         loop = asyncio.get_running_loop()
         write = partial(write_part, self._directory, name, spec, part, makes=False)
         self._written.append(loop.run_in_executor(self._threads, write))
@@ -116,7 +116,7 @@ class FileWriter:
         for each in under_way:
             each.exception()  # it has been seen
 
-    async def _make_room(self) -> None:
+    async def _wait_for_others(self) -> None:
         """Wait until fewer than ``AT_ONCE`` files are being written.
 
         Raises:

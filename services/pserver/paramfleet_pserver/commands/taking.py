@@ -21,8 +21,8 @@ from paramfleet_pserver.tables.table import DenseTable, SparseTable
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.tables.encoding import (
     Encoded,
+    buffer_for,
     pack_ids,
-    room_for,
     sort_within_shards,
 )
 from paramfleet_shared.tables.rows.batch import MARK_GROWN
@@ -130,7 +130,7 @@ class Taken:
             wire = part.answer_wire
             assert isinstance(part.content, DensePart), "of a dense table"
             where = slice(0, 0) if part.quiet else part.content.where
-            reply = PartReply(rows=room_for((where.stop - where.start,), wire))
+            reply = PartReply(rows=buffer_for((where.stop - where.start,), wire))
             await self._owners.run([table.pull_job(reply.rows, wire, where)])
             return reply
         assert isinstance(table, SparseTable), "a table is sparse or dense"
@@ -141,8 +141,8 @@ class Taken:
         first, last = self._store.shards.start, self._store.shards.stop
         offsets = reply_rows.offsets[first : last + 1]
         width = table.spec.dim + (NUM_SEEN if table.spec.optimizer.num_counts else 0)
-        room = room_for((len(reply_rows.ids), width), wire)
-        rows = SparsePart(reply_rows.ids, offsets, room, wire)
+        buffer = buffer_for((len(reply_rows.ids), width), wire)
+        rows = SparsePart(reply_rows.ids, offsets, buffer, wire)
         await self._owners.run(table.pull_jobs(rows, create=False))
         removed = np.concatenate([each.news.removed for each in taken])
         refused = await self._refused(table, part.content)
@@ -154,7 +154,7 @@ class Taken:
             ids=reply_rows.ids,
             packed=reply_rows.packed,
             offsets=offsets,
-            rows=room,
+            rows=buffer,
         )
 
     async def _refused(

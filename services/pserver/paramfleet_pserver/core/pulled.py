@@ -80,10 +80,10 @@ class PulledIds:
         """
         latest = self._workers.setdefault(rank, _Latest())
         latest.drop(pull)
-        room = self._max_bytes - ids.nbytes - offsets.nbytes
-        if room < 0 or not self._max_pulls:
+        max_kept = self._max_bytes - ids.nbytes - offsets.nbytes
+        if max_kept < 0 or not self._max_pulls:
             return
-        while len(latest.pulls) >= self._max_pulls or latest.num_bytes > room:
+        while len(latest.pulls) >= self._max_pulls or latest.num_bytes > max_kept:
             latest.drop(next(iter(latest.pulls)))
         kept = latest.pulls[pull] = _Kept(_owned(ids), _owned(offsets))
         latest.num_bytes += kept.num_bytes

@@ -270,7 +270,7 @@ class Journal:
         heapq.heappush(self._waiters, (position, next(self._order), future))
         await future
 
-    async def room(self) -> None:
+    async def until_accepting(self) -> None:
         """Wait while more commands wait for the disk, or for counted followers, than may.
 
         Raises:

@@ -228,15 +228,15 @@ class Feed:
         """
         again, found, num_left = have != self.answers, list[TableChanges](), 0
         self.answers += 1  # before the first owner gives ids away
-        room = MOST_BYTES
+        free = MOST_BYTES
         for each in self._feeds:
             row_bytes = 8 + 4 * each.block.rows.spec.dim
-            most = max(0 if found else 1, room // row_bytes)
+            most = max(0 if found else 1, free // row_bytes)
             read = partial(each.read, most, begins=begins, again=again)
             changes, left = await self._read(each, most, read)
             if len(changes.ids) or len(changes.removed):
                 found.append(changes)
-            room -= len(changes.ids) * row_bytes + len(changes.removed) * 8
+            free -= len(changes.ids) * row_bytes + len(changes.removed) * 8
             num_left += left
         return found, num_left
 
@@ -255,7 +255,7 @@ class Feed:
                 of the next one.
             most: How many values; None for all.
         """
-        found, room = list[DenseValues](), most
+        found, free = list[DenseValues](), most
         for table in self.tables:
             if not isinstance(table, DenseTable):
                 continue
@@ -265,12 +265,12 @@ class Feed:
             elif mark == marks.get(name):
                 continue
             left = table.start + table.num_rows - place
-            num = left if room is None else min(left, room)
+            num = left if free is None else min(left, free)
             if num or not left:
                 values = await self._values(table, place - table.start, num)
                 # The mark is older than the values, at most.
                 found.append(DenseValues(name, mark, place, values, left - num))
-                room = None if room is None else room - num
+                free = None if free is None else free - num
             elif left:
                 found.append(DenseValues(name, mark, place, _NO_VALUES, left))
         return found

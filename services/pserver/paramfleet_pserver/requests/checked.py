@@ -22,7 +22,7 @@ from paramfleet_shared.errors.served import AnswerTooLargeError
 from paramfleet_shared.net.wire.identity import PROGRESS, ChangeIdentity
 from paramfleet_shared.net.wire.limits import DEFAULT_LIMITS
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message
-from paramfleet_shared.tables.encoding import WIRE_DTYPES, WireDtype, room_bytes, room_for
+from paramfleet_shared.tables.encoding import WIRE_DTYPES, WireDtype, buffer_for, encoded_bytes
 from paramfleet_shared.tables.rows.ctr import NUM_SEEN
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.values.ids import Rank, Step
@@ -260,7 +260,7 @@ def pull_request(message: Message, store: TableStore) -> PullRequest:
                 ids, offsets = reader.read(index, table, packed=coded == "delta")
             shape = (len(ids), _width_of(part, table, exact=fields.has("version")))
             num_bytes = _answer_bytes(num_bytes, table, shape, wire)
-            rows = SparsePart(ids, offsets, room_for(shape, wire), wire)
+            rows = SparsePart(ids, offsets, buffer_for(shape, wire), wire)
         else:
             where = _values_of(part, table)
             num_bytes = _answer_bytes(num_bytes, table, (where.stop - where.start,), wire)
@@ -421,7 +421,7 @@ def _answer_bytes(before: int, table: Table, shape: tuple[int, ...], wire: WireD
     Raises:
         AnswerTooLargeError: if no worker would take it.
     """
-    return checked_answer_bytes(before + room_bytes(shape, wire), table, rows=shape[0])
+    return checked_answer_bytes(before + encoded_bytes(shape, wire), table, rows=shape[0])
 
 
 def checked_answer_bytes(num_bytes: int, table: Table, *, rows: int) -> int:

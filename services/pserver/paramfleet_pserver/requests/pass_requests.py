@@ -59,7 +59,7 @@ class PassRead(NamedTuple):
     """Room for [n, W] or [S, m]."""
     waits: NDArray[np.int32] | None = None
     """Of a table with an entry: room for [n]."""
-    room: NDArray[np.int64] | None = None
+    free_rows: NDArray[np.int64] | None = None
     """Of a table that may have so many rows: room for [shards here]."""
 
 
@@ -179,7 +179,7 @@ def _read_of(table: Table, rows: RowIds | None, where: slice) -> PassRead:
         np.empty(values_shape(table, num), np.float32),
         np.empty(states_shape(table, num), np.float32),
         waits=None if entry.admits_all else np.zeros(num, np.int32),
-        room=np.zeros(len(table.hosted), np.int64)
+        free_rows=np.zeros(len(table.hosted), np.int64)
         if isinstance(table, SparseTable) and entry.max_rows
         else None,
     )

@@ -173,9 +173,9 @@ class PartIds:
         dtype = "uint8" if packed else "int64"
         found = tensor_of(self._message, name, table, dtype=dtype, shape=(None,))
         num = int(offsets[-1]) if packed else len(found)
-        room = self._max_packed - self._num_packed if packed else num
-        if not are_bounds(offsets, num) or num > room:
-            rule = f"(at most {room} here)" if packed else f"({num})"
+        most = self._max_packed - self._num_packed if packed else num
+        if not are_bounds(offsets, num) or num > most:
+            rule = f"(at most {most} here)" if packed else f"({num})"
             raise MalformedMessageError(
                 where=f"bounds of tensor {name!r}",
                 rule=f"must rise from 0 to the number of ids {rule}",

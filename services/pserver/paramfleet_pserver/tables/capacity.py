@@ -207,9 +207,9 @@ class _Count:
             return True
         if self._block.rows.num_rows != self._num_rows:
             return False  # others claimed, created their rows, and gave the claim back since
-        self._block.rows.check_room(self._num_in_all)
+        self._block.rows.check_capacity(self._num_in_all)
         try:
-            self._block.rows.check_room(self._num_in_all + self._num_since())
+            self._block.rows.check_capacity(self._num_in_all + self._num_since())
         except FleetError:  # they may be about to create the same rows
             return False
         return True

@@ -20,8 +20,8 @@ from paramfleet_shared.tables.sparse import SparseShard
 __all__ = [
     "CameIds",
     "PassPart",
+    "read_free_rows_jobs",
     "read_range_job",
-    "read_room_jobs",
     "read_rows_jobs",
     "row_states",
     "states_shape",
@@ -139,17 +139,17 @@ def read_rows_jobs(
     return jobs
 
 
-def read_room_jobs(table: SparseTable, room: NDArray[np.int64]) -> list[Job]:
+def read_free_rows_jobs(table: SparseTable, free_rows: NDArray[np.int64]) -> list[Job]:
     """Read how many rows each shard here may still get.
 
     Args:
         table: One with a most number of rows.
-        room: [shards here]; filled.
+        free_rows: [shards here]; filled.
     """
 
     def read(shard: SparseShard, where: slice, there: slice) -> None:
         if shard.admission is not None:
-            room[where] = shard.admission.room()[there]
+            free_rows[where] = shard.admission.free_rows()[there]
 
     first, jobs = table.hosted.start, []
     for owner, shards, shard in table.blocks:

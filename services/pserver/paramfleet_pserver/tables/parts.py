@@ -177,10 +177,10 @@ def pull_rows(block: SparseShard, part: SparsePart, *, create: bool) -> None:
         block.pull(part.ids, part.rows.rows, create=create)
         return
     step = max(1, CODED_VALUES // block.spec.dim)
-    room = np.empty((min(step, len(part.ids)), block.spec.dim), np.float32)
+    buffer = np.empty((min(step, len(part.ids)), block.spec.dim), np.float32)
     for start in range(0, len(part.ids), step):
         some = part.part(slice(start, start + step))
-        rows = room[: len(some.ids)]
+        rows = buffer[: len(some.ids)]
         block.pull(some.ids, rows, create=create)
         encode_rows(rows, part.wire, out=some.rows)
 

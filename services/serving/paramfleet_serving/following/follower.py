@@ -227,7 +227,7 @@ class Follower:
                 self._beside = await asyncio.to_thread(Model.of_base, base)
                 self._until = until
             case Changed(stream, numbered):
-                model = await self._with_room(self._changing())
+                model = await self._within_memory(self._changing())
                 await self._apply(model, stream, numbered)
             case Moment(_, moment):
                 self._changing().note_moment(moment)
@@ -255,7 +255,7 @@ class Follower:
         self._measures.changes.inc()
         self._measures.apply_seconds.inc(self._clock.monotonic() - began)
 
-    async def _with_room(self, model: Model) -> Model:
+    async def _within_memory(self, model: Model) -> Model:
         """Return the model, or the same version of it on a newer base if it has grown large.
 
         Raises:

@@ -150,9 +150,9 @@ def _of_data(workers: Sequence[Mapping[str, Any]], width: int) -> list[str]:
         if file := days.get("waits_for"):
             where = f"day {days['day']}, pass {days['pass']}"
             head = f"{where}: waits for data ({days['waited_s']} s): "
-            room = width - len(head)  # the end of a path says the day and the folder
-            is_long = len(file) > room > 3
-            told.setdefault(where, head + (f"...{file[3 - room :]}" if is_long else file))
+            free = width - len(head)  # the end of a path says the day and the folder
+            is_long = len(file) > free > 3
+            told.setdefault(where, head + (f"...{file[3 - free :]}" if is_long else file))
     return list(told.values())
 
 

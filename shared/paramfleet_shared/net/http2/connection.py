@@ -151,7 +151,7 @@ class Connection(ControlFrames):
     def _highest_stream_of_peer(self) -> int:
         return 0
 
-    def _has_room_for(self, stream: Stream, num_bytes: int) -> bool:
+    def _may_grow(self, stream: Stream, num_bytes: int) -> bool:
         """Return whether a body of unknown length may grow; else deal with it."""
         del stream, num_bytes
         return True
@@ -247,7 +247,7 @@ class Connection(ControlFrames):
         if num_bytes == stream.declared:  # the whole body in one frame: most are small
             stream.body = place = self._memory.allocate(num_bytes)
             return place
-        if stream.declared is None and not self._has_room_for(stream, num_bytes):
+        if stream.declared is None and not self._may_grow(stream, num_bytes):
             return None
         place = stream.place(num_bytes, self._limits.max_body_bytes, self._memory)
         if place is None:

@@ -55,8 +55,8 @@ class FrameReader:
         self._max_frame_bytes = limits.max_frame_bytes
         self._max_control_bytes = limits.max_control_frame_bytes
         self._expect_preface = expect_preface
-        self._frame_room = limits.max_control_frame_bytes + _HEADER_BYTES
-        self._scratch = memoryview(bytearray(max(_MIN_SCRATCH_BYTES, 2 * self._frame_room)))
+        self._frame_bytes = limits.max_control_frame_bytes + _HEADER_BYTES
+        self._scratch = memoryview(bytearray(max(_MIN_SCRATCH_BYTES, 2 * self._frame_bytes)))
         self._start = self._end = 0  # unread bytes of the scratch
         self._payload: _Payload | None = None
         self._num_partial = 0
@@ -155,7 +155,7 @@ class FrameReader:
                     frame_type, flags, stream_id & 0x7FFF_FFFF, scratch[begin:stop]
                 )
             start = stop
-        self._make_room(start)
+        self._keep_from(start)
 
     def _take_preface(self) -> bool:
         come = min(self._end, len(PREFACE))
@@ -194,7 +194,7 @@ class FrameReader:
         else:
             self._sink.end_data(payload.stream_id, payload.flags, payload.num_bytes)
 
-    def _make_room(self, start: int) -> None:
+    def _keep_from(self, start: int) -> None:
         """Forget what was read before ``start``; keep room for one whole frame behind it."""
         if start == self._end or self._stopped:
             start = self._end = 0
@@ -204,7 +204,7 @@ class FrameReader:
         if start != self._start or not self._is_partial:  # another frame than before
             self._num_partial += 1
             self._is_partial = True
-        if len(self._scratch) - start < self._frame_room:
+        if len(self._scratch) - start < self._frame_bytes:
             unread = bytes(self._scratch[start : self._end])
             self._scratch[: len(unread)] = unread
             start, self._end = 0, len(unread)

@@ -251,7 +251,7 @@ class ServerConnection(Connection):
         return num_held > 0 and num_held + num_more > budget
 
     @override
-    def _has_room_for(self, stream: Stream, num_bytes: int) -> bool:
+    def _may_grow(self, stream: Stream, num_bytes: int) -> bool:
         self._held_at_most = self._limits.body_budget_bytes  # it may grow by more: count again
         over = len(self._streams) > 1 and self._over_budget(num_bytes)
         size = stream.size_with(num_bytes, self._limits.max_body_bytes)

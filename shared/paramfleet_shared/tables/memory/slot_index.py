@@ -308,7 +308,7 @@ class SlotIndex:
                 self._sure_rows = self._check_ahead(growth, wanted)
                 return
         if num_new := self._unknown(keys).size:
-            self.check_room(self.num_taken + num_new)
+            self.check_capacity(self.num_taken + num_new)
 
     def grant(self, num_rows: int) -> bool:
         """Let ``num_rows`` slots be taken in all without a question, and some more.
@@ -331,7 +331,7 @@ class SlotIndex:
             return False
         return True
 
-    def check_room(self, num_rows: int) -> None:
+    def check_capacity(self, num_rows: int) -> None:
         """Pass if ``num_rows`` slots may be taken in all.
 
         Raises:

@@ -176,7 +176,7 @@ class Admission:
             counted = keys[uses > number]
             self._count(counted, np.empty(counted.size, np.bool_))
 
-    def room(self) -> NDArray[np.int64]:
+    def free_rows(self) -> NDArray[np.int64]:
         """Return how many rows each shard of the job may still get: int64 [shards].
 
         Of a shard that is elsewhere it is what an empty one may.
@@ -245,7 +245,7 @@ class Admission:
     def _limit(self, keys: NDArray[np.uint64], admitted: NDArray[np.bool_]) -> None:
         """Admit no more than there is room for."""
         wanted = np.flatnonzero(admitted)
-        admitted[wanted] = limited(keys[wanted], self.room())
+        admitted[wanted] = limited(keys[wanted], self.free_rows())
 
     def _count(self, keys: NDArray[np.uint64], admitted: NDArray[np.bool_]) -> None:
         routed = route(keys.view(np.int64), self._num_shards)
@@ -257,17 +257,17 @@ class Admission:
             admitted[routed.positions[where]] = found
 
 
-def limited(keys: NDArray[np.uint64], room: NDArray[np.int64]) -> NDArray[np.bool_]:
+def limited(keys: NDArray[np.uint64], free_rows: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return which ids there is room for, in a full shard those of the least hashes: bool [n].
 
     Args:
         keys: uint64 [n], each once.
-        room: int64 [shards], rows that each shard of the job may get.
+        free_rows: int64 [shards], rows that each shard of the job may get.
     """
     fits = np.ones(keys.size, np.bool_)
-    routed = route(keys.view(np.int64), len(room))
-    for shard in np.flatnonzero(np.diff(routed.offsets) > room).tolist():
+    routed = route(keys.view(np.int64), len(free_rows))
+    for shard in np.flatnonzero(np.diff(routed.offsets) > free_rows).tolist():
         where = slice(*routed.offsets[shard : shard + 2].tolist())
         order = np.argsort(mixed(routed.ids[where].view(np.uint64)))
-        fits[routed.positions[where][order[room[shard] :]]] = False
+        fits[routed.positions[where][order[free_rows[shard] :]]] = False
     return fits

@@ -116,14 +116,14 @@ def test_cells_that_come_in_several_parts_give_the_same(
 def test_beyond_its_memory_it_is_the_area_of_a_part_of_the_groups_in_every_worker() -> None:
     scores, labels, _ = clicks()
     groups = np.arange(NUM) // 8
-    room = [400, 1 << 20]
+    most = [400, 1 << 20]
 
     def gauc(metrics: Metrics, part: slice) -> float:
-        cells = GroupCells(1 << 12, room[part.start])
+        cells = GroupCells(1 << 12, most[part.start])
         for begin in range(0, NUM, 100):
             batch = slice(begin, begin + 100)
             cells.update(groups[part][batch], scores[part][batch], labels[part][batch])
-        assert len(cells.groups) <= room[part.start]
+        assert len(cells.groups) <= most[part.start]
         return metrics.gauc(cells)
 
     small = GroupCells(1 << 12, 400)

@@ -103,13 +103,13 @@ def test_it_is_full_by_bytes_or_by_number() -> None:
 def test_the_oldest_change_has_room_in_a_full_one() -> None:
     outbox = Outbox(PLACEMENT, max_entries=2)
     outbox.add("push", change(3))
-    assert outbox.has_room(4)
+    assert outbox.may_add(4)
     outbox.add("push", change(4))
 
-    assert outbox.has_room(2)  # the others are durable only after it
-    assert outbox.has_room(3)
-    assert not outbox.has_room(4)
-    assert not outbox.has_room(5)
+    assert outbox.may_add(2)  # the others are durable only after it
+    assert outbox.may_add(3)
+    assert not outbox.may_add(4)
+    assert not outbox.may_add(5)
 
 
 def test_a_change_of_the_same_sequence_takes_the_place_of_the_former() -> None:

@@ -21,12 +21,12 @@ def with_arrivals(*ranks: int, generation: int = 1) -> Barriers:
 def test_so_many_barriers_are_open_and_no_more() -> None:
     barriers = Barriers()
     for number in range(MAX_OPEN):
-        barriers.require_room(f"b{number}", 1)
+        barriers.require_free_barrier(f"b{number}", 1)
         barriers.arrive(f"b{number}", 1, 0)
 
-    barriers.require_room("b0", 1)  # it is open
+    barriers.require_free_barrier("b0", 1)  # it is open
     with pytest.raises(TooManyBarriersError, match="1024 are open already"):
-        barriers.require_room("another", 1)
+        barriers.require_free_barrier("another", 1)
 
 
 def test_a_barrier_lets_go_when_the_last_participant_arrives() -> None:

@@ -17,7 +17,7 @@ from paramfleet_pserver.tables.table import SparseTable
 from paramfleet_shared.errors.served import PushRepeatedError, VersionGoneError
 from paramfleet_shared.net.wire.identity import ChangeIdentity
 from paramfleet_shared.net.wire.message import Message
-from paramfleet_shared.tables.encoding import WireDtype, room_for
+from paramfleet_shared.tables.encoding import WireDtype, buffer_for
 from paramfleet_shared.tables.rows.routing import route
 from paramfleet_shared.values.ids import Rank, Step
 
@@ -73,7 +73,7 @@ class Training:
         """Return the values of rows and of the dense table as a pull reads them."""
         store = self.replica.store
         routed = route(IDS, SHARDS)
-        rows = SparsePart(routed.ids, routed.offsets, room_for((50, DIM), wire), wire)
+        rows = SparsePart(routed.ids, routed.offsets, buffer_for((50, DIM), wire), wire)
         parts = (
             PullPart(table=store.find("rows"), rows=rows, create=False, wire=wire),
             PullPart(table=store.find("flat"), rows=None, create=False, where=slice(1, SIZE)),

@@ -15,15 +15,15 @@ from paramfleet_shared.tables.encoding import (
     Encoded,
     WireDtype,
     are_sorted_within_shards,
+    buffer_for,
     decode_rows,
     encode_rows,
     encode_with_rest,
+    encoded_bytes,
     is_finite,
     narrowest,
     num_nonfinite,
     pack_ids,
-    room_bytes,
-    room_for,
     sort_within_shards,
     unpack_ids,
     warm_codecs,
@@ -243,23 +243,23 @@ def test_the_largest_numbers_pass_in_int8() -> None:
 def test_how_much_room_is_needed_is_known_before(
     dtype: WireDtype, shape: tuple[int, ...]
 ) -> None:
-    rows, scales = room_for(shape, dtype)
+    rows, scales = buffer_for(shape, dtype)
 
     taken = rows.nbytes + (0 if scales is None else scales.nbytes)
-    assert room_bytes(shape, dtype) == taken
+    assert encoded_bytes(shape, dtype) == taken
 
 
 @pytest.mark.parametrize("dtype", WIRE_DTYPES)
 def test_room_that_is_there_is_filled(dtype: WireDtype) -> None:
     rows = np.array([[1.0, -2.0, 4.0]], np.float32)
-    room = room_for((3, 3), dtype)
+    buffer = buffer_for((3, 3), dtype)
     out = np.zeros((1, 3), np.float32)
 
-    encoded = encode_rows(rows, dtype, out=room.part(slice(1, 2)))
+    encoded = encode_rows(rows, dtype, out=buffer.part(slice(1, 2)))
     back = decode_rows(encoded, dtype, out=out)
 
     assert back is out
-    assert np.array_equal(out, decode_rows(room.part(slice(1, 2)), dtype))
+    assert np.array_equal(out, decode_rows(buffer.part(slice(1, 2)), dtype))
     assert out == pytest.approx(rows, abs=0.02)
 
 

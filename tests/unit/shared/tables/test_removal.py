@@ -169,7 +169,7 @@ def test_a_place_is_given_to_a_new_row_only_once_it_is_released() -> None:
     assert (shard.num_rows, shard.num_taken) == (2, 3)
     with pytest.raises(CapacityError):
         shard.create(np.array([4]))
-    shard.check_room(3)
+    shard.check_capacity(3)
     shard.release(removed)
     shard.create(np.array([4]))
     assert shard.find(np.array([1, 2, 3, 4])).tolist() == [0, -1, 2, 1]

@@ -138,7 +138,7 @@ class DgcSgd(torch.optim.Optimizer):
     def _kept(self, parameter: torch.Tensor, name: str) -> torch.Tensor:
         state = self.state[parameter]
         if name not in state:
-            room = torch.zeros_like(parameter, memory_format=torch.contiguous_format)
-            state[name] = room
+            buffer = torch.zeros_like(parameter, memory_format=torch.contiguous_format)
+            state[name] = buffer
         kept: torch.Tensor = state[name]
         return kept

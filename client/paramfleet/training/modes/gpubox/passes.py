@@ -148,7 +148,7 @@ class ServedPasses(PassBacking):
         """Rows that are on the device since the last passes."""
         self._updates: dict[str, int] = {}
         """Steps of each table's optimizer when the pass began."""
-        self._rooms: dict[str, NDArray[np.int64]] = {}
+        self._free_rows: dict[str, NDArray[np.int64]] = {}
         """Rows that this worker may still give to ids, by shard: of tables where that is
         limited, its part of what is left."""
         self.device = torch.device("cpu")
@@ -212,9 +212,9 @@ class ServedPasses(PassBacking):
         """
         is_known = self._job.communicator.wait(self._served.look())
         rank, size = self._job.author.rank, self._job.worker_num
-        self._rooms = {
-            name: room // size + (rank < room % size)
-            for name, room in self._served.rooms.items()
+        self._free_rows = {
+            name: each // size + (rank < each % size)
+            for name, each in self._served.free_rows.items()
         }
         self._say_steps()
         return is_known
@@ -225,8 +225,8 @@ class ServedPasses(PassBacking):
             table.step = self._served.updates[table.name]
 
     @override
-    def room(self, table: str) -> NDArray[np.int64] | None:
-        return self._rooms.get(table)
+    def free_rows(self, table: str) -> NDArray[np.int64] | None:
+        return self._free_rows.get(table)
 
     def _form_group(self, device: torch.device) -> DeviceGroup:
         """Return this worker among all of the job.
@@ -252,7 +252,7 @@ class ServedPasses(PassBacking):
     def kept(self, device: torch.device) -> dict[str, DeviceSource]:
         kept, self._kept = self._kept, {}
         for name, source in kept.items():
-            source.rows.limit(self.room(name))
+            source.rows.limit(self.free_rows(name))
         return kept if all(each.rows.device == device for each in kept.values()) else {}
 
     @override

@@ -24,10 +24,10 @@ from paramfleet.training.modes.gpubox.wire import (
     Piece,
     RowsRead,
     Written,
+    free_rows_of,
     look_messages,
     pieces_of_dense,
     pieces_of_rows,
-    rooms_of,
 )
 from paramfleet.transport.pservers import PIECES_AT_ONCE, ends_of
 from paramfleet_shared.errors import FleetError, IntegrityError
@@ -84,7 +84,7 @@ class ServedRows:
         self._specs = {spec.name: spec for spec in specs}
         self._known: list[dict[str, Written]] = [{} for _ in range(job.placement.num_servers)]
         """How far the tables of each pserver have come."""
-        self.rooms: dict[str, NDArray[np.int64]] = {}
+        self.free_rows: dict[str, NDArray[np.int64]] = {}
         """Rows that each shard of a table might get when it was looked, int64 [shards]: of
         tables where that is limited."""
         self.num_passes = 0
@@ -133,7 +133,7 @@ class ServedRows:
             }
             for answer in answers
         ]
-        self.rooms = rooms_of(self._specs.values(), answers, self._job.placement)
+        self.free_rows = free_rows_of(self._specs.values(), answers, self._job.placement)
         return before == self._known
 
     async def read_rows(self, table: str, ids: NDArray[np.int64]) -> DeviceRows:

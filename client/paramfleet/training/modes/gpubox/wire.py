@@ -28,10 +28,10 @@ __all__ = [
     "Piece",
     "RowsRead",
     "Written",
+    "free_rows_of",
     "look_messages",
     "pieces_of_dense",
     "pieces_of_rows",
-    "rooms_of",
 ]
 
 PIECE_BYTES = 8 << 20
@@ -159,7 +159,7 @@ def look_messages(specs: Iterable[TableSpec], placement: Placement) -> list[Mess
     return messages
 
 
-def rooms_of(
+def free_rows_of(
     specs: Iterable[TableSpec], answers: Sequence[Message], placement: Placement
 ) -> dict[str, NDArray[np.int64]]:
     """Return how many rows each shard may still get, of tables where that is limited.
@@ -172,15 +172,15 @@ def rooms_of(
     Returns:
         int64 [shards] by table.
     """
-    rooms = {}
+    found = {}
     for index, spec in enumerate(specs):
         if spec.entry.max_rows:
             own = [answer.tensors[f"{index}.room"] for answer in answers]
-            rooms[spec.name] = room = np.zeros(placement.num_shards, np.int64)
+            found[spec.name] = free_rows = np.zeros(placement.num_shards, np.int64)
             for server, each in enumerate(own):
                 shards = placement.shards_of(server)
-                room[shards.start : shards.stop] = each
-    return rooms
+                free_rows[shards.start : shards.stop] = each
+    return found
 
 
 def pieces_of_rows(

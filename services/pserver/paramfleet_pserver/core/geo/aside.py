@@ -50,7 +50,7 @@ class Aside:
         if self._error is not None or not len(places):
             return
         first, stop = self._num_kept, self._num_kept + len(places)
-        if not self._make_room(stop):
+        if not self._reserve(stop):
             return
         for kept, column in zip(self._kept, self._columns, strict=True):
             kept[first:stop] = _values_of(column, places)
@@ -71,7 +71,7 @@ class Aside:
         found[aside] = self._kept[column][numbers[aside] - 1]
         return found
 
-    def _make_room(self, num: int) -> bool:
+    def _reserve(self, num: int) -> bool:
         """Return whether there is memory for ``num`` places to be put aside."""
         if all(num <= len(kept) for kept in self._kept):
             return True

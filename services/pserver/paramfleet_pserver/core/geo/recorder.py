@@ -124,7 +124,7 @@ class _Worker:
     is_lent: bool = False
     """Whether an image has the queue: what is in it stays where it is."""
 
-    def make_room(self, num: int, num_rows: int) -> None:
+    def reserve(self, num: int, num_rows: int) -> None:
         """Let ``num`` more rows queue up, of a table of ``num_rows``."""
         if num_rows > len(self.marks):
             marks = np.zeros(max(num_rows, 2 * len(self.marks)), np.uint32)
@@ -202,7 +202,7 @@ class GeoRecorder:
         worker = self._workers.get(rank)
         if worker is None or len(rows) == 0:
             return
-        worker.make_room(len(rows), int(rows.max()) + 1)
+        worker.reserve(len(rows), int(rows.max()) + 1)
         reply = np.uint32(worker.batch + 1)
         worker.end = append_waiting(rows, worker.marks, worker.queue, worker.end, reply)
 
@@ -218,7 +218,7 @@ class GeoRecorder:
         batch -= first_of(self.term)
         if worker is None or batch not in worker.sent:
             return np.empty(0, np.uint32)
-        worker.make_room(max(0, worker.sent[batch] - worker.first), 0)
+        worker.reserve(max(0, worker.sent[batch] - worker.first), 0)
         stop = worker.sent[batch]
         worker.sent = {number: end for number, end in worker.sent.items() if number > batch}
         places = (worker.first, stop, worker.end)
@@ -311,7 +311,7 @@ class GeoRecorder:
             raise ValueError(message)
         worker = self._workers[rank] = _Worker(batch)
         if len(queue):
-            worker.make_room(len(queue), int(queue.max()) + 1)
+            worker.reserve(len(queue), int(queue.max()) + 1)
             worker.queue[: len(queue)] = queue
             worker.marks[queue] = marks
         worker.end, worker.sent = len(queue), dict(sent)

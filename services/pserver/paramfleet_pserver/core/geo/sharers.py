@@ -103,7 +103,7 @@ class _Worker:
             self.ending = self.period
             self.period += 1
 
-    def make_room(self, num_rows: int) -> None:
+    def reserve(self, num_rows: int) -> None:
         have = len(self.periods)
         if num_rows > have:
             more = max(num_rows, 2 * have) - have
@@ -221,7 +221,7 @@ class Sharers:
         for rank, worker in self._workers.items():
             if rank == writer:
                 continue
-            worker.make_room(num_rows)
+            worker.reserve(num_rows)
             before = np.where(
                 worker.periods[rows] == worker.period, worker.changes[rows], np.uint8(0)
             )

@@ -155,12 +155,12 @@ class Committer:
             self._queue.release(batch)
             self.durable = batch.last
 
-    def _fitting(self, room: int) -> list[WaitingBatch]:
+    def _fitting(self, num_bytes: int) -> list[WaitingBatch]:
         """Return the batches, from the oldest on, that have so many bytes together."""
         fitting = []
         for batch in self._unsynced:
-            room -= batch.size
-            if room < 0:
+            num_bytes -= batch.size
+            if num_bytes < 0:
                 break
             fitting.append(batch)
         return fitting

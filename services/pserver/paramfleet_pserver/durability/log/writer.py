@@ -140,7 +140,7 @@ class LogWriter:
         if self.fault is not None:
             fault = DiskFullError if is_full(self.fault) else DiskFailingError
             raise fault(path=str(self.path), reason=str(self.fault)) from self.fault
-        self._check_room(num_bytes)
+        self._check_size(num_bytes)
 
     def append(self, *parts: Buffer) -> int:
         """Add a command, and return its position; it is written by and by.
@@ -157,7 +157,7 @@ class LogWriter:
             LogBehindError: if too much waits.
             CommandTooLargeError: if it has more than ``MAX_COMMAND_BYTES``.
         """
-        self._check_room(sum(memoryview(part).nbytes for part in parts))
+        self._check_size(sum(memoryview(part).nbytes for part in parts))
         position = self._queue.append(self._term, parts)
         self._work.set()
         return position
@@ -221,7 +221,7 @@ class LogWriter:
         with contextlib.suppress(OSError):  # it is tried again with the next turn
             self._committer.remove_before(self._remove_before)
 
-    def _check_room(self, num_bytes: int) -> None:
+    def _check_size(self, num_bytes: int) -> None:
         """Pass if the queue takes a command of so many bytes.
 
         Raises:

@@ -159,10 +159,10 @@ async def _run_all(
     plans: Sequence[Plan], jobs: int, within_s: float, *, as_json: bool
 ) -> list[Ran]:
     """Run all plans, so many at once, and show each one that has ended."""
-    clock, room, all_ran = SystemClock(), asyncio.Semaphore(jobs), []
+    clock, slots, all_ran = SystemClock(), asyncio.Semaphore(jobs), []
 
     async def run(plan: Plan) -> None:
-        async with room:
+        async with slots:
             folder = Path(tempfile.mkdtemp(prefix="paramfleet-verify-"))
             ran = await run_plan(plan, folder, read_environment(), clock)
         ran.problems += too_slow(ran, within_s)

@@ -24,22 +24,22 @@ def drawn(
     """
     from rich.cells import cell_len, set_cell_size  # noqa: PLC0415 -- slow
 
-    room = max(1, width - 1)  # a full line would wrap in some terminals
-    if share is not None and (words := _fitting(parts, room - _MIN_BAR - 2)):
-        free = min(room - cell_len(words) - 2, _MAX_BAR)
+    columns = max(1, width - 1)  # a full line would wrap in some terminals
+    if share is not None and (words := _fitting(parts, columns - _MIN_BAR - 2)):
+        free = min(columns - cell_len(words) - 2, _MAX_BAR)
         return f"{_bar(share, free, colours=colours, unicode=unicode)}  {words}"
-    words = _fitting(parts, room) or (parts[0] if parts else "")
-    return set_cell_size(words, room) if cell_len(words) > room else words
+    words = _fitting(parts, columns) or (parts[0] if parts else "")
+    return set_cell_size(words, columns) if cell_len(words) > columns else words
 
 
-def _fitting(parts: Sequence[str], room: int) -> str:
+def _fitting(parts: Sequence[str], columns: int) -> str:
     """Return as many of the parts as there is room for."""
     from rich.cells import cell_len  # noqa: PLC0415 -- slow
 
     words = ""
     for part in parts:
         longer = f"{words}  {part}" if words else part
-        if cell_len(longer) > room:
+        if cell_len(longer) > columns:
             break
         words = longer
     return words

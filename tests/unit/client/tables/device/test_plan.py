@@ -38,16 +38,16 @@ def test_data_is_split_before_the_batch_that_would_not_fit() -> None:
     assert [sorted(each.ids["deep"].ids) for each in planned] == [[1, 2, 3], [4], [3, 5, 6]]
 
 
-def test_a_pass_begins_anew_where_the_room_of_other_tables_is_too_much() -> None:
+def test_a_pass_begins_anew_where_the_capacity_of_other_tables_is_too_much() -> None:
     batches = [batch(wide=range(DEEP)), batch(deep=range(WIDE))]
     first, second = plan_passes(batches, TABLES, budget_bytes=WIDE * DEEP)
     assert (first.keeps_rows, second.keeps_rows) == (True, False)
     assert first.device_bytes == second.device_bytes == WIDE * DEEP
 
 
-def test_room_that_is_there_counts() -> None:
+def test_capacity_that_is_there_counts() -> None:
     batches = [batch(deep=[1]), batch(deep=[2])]
-    (planned,) = plan_passes(batches, TABLES, budget_bytes=5 * DEEP, room={"deep": 4})
+    (planned,) = plan_passes(batches, TABLES, budget_bytes=5 * DEEP, existing={"deep": 4})
     assert planned.device_bytes == 4 * DEEP
 
 
@@ -80,10 +80,10 @@ def test_passes_hold_all_batches_in_order_and_never_more_than_the_budget(
     assert [number for each in planned for number in range(each.first, each.stop)] == list(
         range(len(batches))
     )
-    room = {"wide": 0, "deep": 0}
+    capacities = {"wide": 0, "deep": 0}
     for each in planned:
         if not each.keeps_rows:
-            room = {"wide": 0, "deep": 0}
+            capacities = {"wide": 0, "deep": 0}
         for place, name in enumerate(("wide", "deep")):
             used = {i for number in range(each.first, each.stop) for i in data[number][place]}
             found = each.ids[name].ids if name in each.ids else np.empty(0, np.int64)
@@ -92,6 +92,6 @@ def test_passes_hold_all_batches_in_order_and_never_more_than_the_budget(
             looked_up = [batches[number][name] for number in range(each.first, each.stop)]
             for some, ids in zip(numbers, looked_up, strict=True):
                 assert found[some].tolist() == ids.tolist()
-            room[name] = max(room[name], len(used))
-        taken = room["wide"] * WIDE + room["deep"] * DEEP
+            capacities[name] = max(capacities[name], len(used))
+        taken = capacities["wide"] * WIDE + capacities["deep"] * DEEP
         assert taken <= each.device_bytes <= budget
