@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from conditions import quotients
-from device import PAGE_BYTES, random_reads
+from device import PAGE_BYTES, has_fio, random_reads, reads_beside
 from harness import QUICK_BUDGET_S, Suite, markdown_table, suite_of, with_machine, write_json
 from paramfleet_shared.settings.config import read_environment
 from paramfleet_shared.system.processes.keeping import tied
@@ -50,14 +50,17 @@ OPTIONS: dict[str, list[str]] = {MEMORY: [], TENTH: ["--counts"], KNOWN: ["--kno
 METHOD = f"""\
 Samples a second of one worker and one pserver under `paramfleet launch`, in async: {ROWS:,}
 rows of {DIM} floats with Adagrad, {SAMPLES} samples of 26 ids a step, drawn by Zipf's law of
-exponent 1.05 over all rows, through three layers of 400, with `fleet.prefetch`. A turn is a
-job of its own: it makes all rows, trains {WARM} passes of {STEPS} steps, and then those
-{PASSES} that are measured. `memory` has no budget, the others one for a tenth of the rows; in
-`passes known` the rows of the next pass are asked for by `fleet.prefetch_rows` in the last
-quarter of this one, as training by days does. `device` is fio's random reads of 4 KiB, 64 at
-once, where it is installed, else a bare loop. `vs_allowed` compares with what the slower allows
-of the same round: the job in memory, or the disk's reads divided by the rows a sample read from
-it. `cpu_us/sample` is the time of all processors of the machine."""
+exponent 1.05 over all rows, through three layers of 400, with `fleet.prefetch` two batches
+ahead. A turn is a job of its own: it makes all rows, trains {WARM} passes of {STEPS} steps, and
+then those {PASSES} that are measured. `memory` has no budget, the others one for a tenth of the
+rows; in `passes known` the rows of the next pass are asked for by `fleet.prefetch_rows` in the
+last quarter of this one, as training by days does. `device` is fio's random reads of 4 KiB, 64
+at once, where it is installed, else a bare loop. `vs_allowed` compares with what the slower
+allows of the same round: the job in memory, or the disk's reads divided by the rows a sample
+read from it. `vs_allowed_with_merges` does so with the reads that fio does beside reads and
+writes in order, of as many bytes a second each as were written during that job: rows that
+change go back to the disk in merges, which read and write pages. `cpu_us/sample` is the time of all processors
+of the machine."""
 
 
 class Trained(NamedTuple):
@@ -68,6 +71,8 @@ class Trained(NamedTuple):
     """Seconds of all processors of the machine, whoever used them."""
     misses: float
     """Rows that were read from disk, where they were counted."""
+    written_per_s: float
+    """Bytes that were written to the disk in a second, whoever did so."""
 
 
 def measure(folder: Path, *, num_rows: int = ROWS, budget_s: float = BUDGET_S) -> Suite:
@@ -78,6 +83,8 @@ def measure(folder: Path, *, num_rows: int = ROWS, budget_s: float = BUDGET_S) -
     """
     rounds = Rounds(CASES, budget_s=budget_s)
     trained: dict[str, list[Trained]] = {case: [] for case in OPTIONS}
+    beside: list[float] = []
+    """Reads a second beside merges, where there is fio, behind each job of ``TENTH``."""
     with tempfile.NamedTemporaryFile(dir=folder, prefix="cold-training-") as file:
         rng = np.random.default_rng(0)
         file.write(rng.bytes(PAGES * PAGE_BYTES))
@@ -92,6 +99,9 @@ def measure(folder: Path, *, num_rows: int = ROWS, budget_s: float = BUDGET_S) -
                 continue
             trained[case].append(_train(case, folder, num_rows))
             rounds.figures[case].append(trained[case][-1].turn)
+            if case == TENTH and has_fio():
+                written_per_s = trained[case][-1].written_per_s
+                beside.append(reads_beside(Path(file.name), written_per_s))
     allowed = [
         min(memory.rate, device.rate / max(tenth.misses, 1e-9))
         for memory, device, tenth in zip(
@@ -99,6 +109,18 @@ def measure(folder: Path, *, num_rows: int = ROWS, budget_s: float = BUDGET_S) -
         )
     ]
     vs_allowed = quotients([turn.rate for turn in rounds.figures[TENTH]], allowed)
+
+    with_merges: dict[str, Any] = {}
+    if beside:
+        bounds = [
+            min(memory.rate, rate / max(tenth.misses, 1e-9))
+            for memory, rate, tenth in zip(
+                rounds.figures[MEMORY], beside, trained[TENTH], strict=True
+            )
+        ]
+        with_merges["vs_allowed_with_merges"] = quotients(
+            [turn.rate for turn in rounds.figures[TENTH]], bounds
+        )
 
     def spread(values: Sequence[float]) -> Ratio:
         return Ratio.of(rounds.turns.kept(values))
@@ -113,6 +135,9 @@ def measure(folder: Path, *, num_rows: int = ROWS, budget_s: float = BUDGET_S) -
         "misses/sample": spread([job.misses for job in trained[TENTH]]),
         "vs_allowed": spread(vs_allowed),
     }
+    tenth_row |= {name: spread(values) for name, values in with_merges.items()}
+    if beside:
+        tenth_row["reads_per_s_beside_merges"] = spread(beside)
 
     return suite_of(
         "cold_training",
@@ -126,6 +151,10 @@ def measure(folder: Path, *, num_rows: int = ROWS, budget_s: float = BUDGET_S) -
             "training_tenth_vs_memory": rounds.headline(TENTH, MEMORY),
             "training_known_vs_memory": rounds.headline(KNOWN, MEMORY),
             "training_tenth_vs_allowed": rounds.turns.headline(vs_allowed),
+            **{
+                f"training_tenth_{name}": rounds.turns.headline(values)
+                for name, values in with_merges.items()
+            },
         },
         method=METHOD,
         turns={"cold_training": rounds.turns},
@@ -161,7 +190,12 @@ def _train(case: str, folder: Path, num_rows: int) -> Trained:
         found = json.loads((Path(name) / "found.json").read_text(encoding="utf-8"))
     samples = PASSES * STEPS * SAMPLES
     turn = Turn(samples / found["seconds"], own_cpu_s() - cpu)
-    return Trained(turn, found["busy"] / samples, found["reads"] / samples)
+    return Trained(
+        turn,
+        cpu_s=found["busy"] / samples,
+        misses=found["reads"] / samples,
+        written_per_s=found["written"] / found["seconds"],
+    )
 
 
 def _command(folder: str, num_rows: int) -> Sequence[str]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from paramfleet_shared.tables.disk.access.transfers import DEPTH, Arena, Transfers
 
-__all__ = ["PAGE_BYTES", "bare_s", "fio", "has_fio", "random_reads"]
+__all__ = ["PAGE_BYTES", "bare_s", "fio", "has_fio", "random_reads", "reads_beside"]
 
 PAGE_BYTES = 4096
 FIO_S = 1.0
@@ -39,6 +39,25 @@ def random_reads(
         return fio(path, "randread", "4k", DEPTH)["iops"]
     pages = rng.integers(0, path.stat().st_size // PAGE_BYTES, num)
     return num / bare_s(path, pages * PAGE_BYTES, PAGE_BYTES, transfers)
+
+
+def reads_beside(path: Path, bytes_per_s: float) -> float:
+    """Return the random reads of 4 KiB a second that fio does beside a stream each way.
+
+    Args:
+        path: The file; it is written to.
+        bytes_per_s: What is read in order, and as much is written so.
+    """
+    command = ["fio", f"--filename={path}", "--direct=1", "--ioengine=io_uring"]
+    command += ["--norandommap", "--randrepeat=0", "--invalidate=1", "--output-format=json"]
+    command += ["--fallocate=none", f"--runtime={FIO_S}", "--time_based"]
+    command += ["--name=random", "--rw=randread", "--bs=4k", f"--iodepth={DEPTH}"]
+    rate = f"--rate={int(bytes_per_s)}"
+    command += ["--name=read", "--rw=read", "--bs=256k", "--iodepth=8", rate]
+    command += ["--name=written", "--rw=write", "--bs=1m", "--iodepth=4", rate]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    jobs = json.loads(done.stdout[done.stdout.index("{") :])["jobs"]
+    return float(jobs[0]["read"]["iops"])
 
 
 def bare_s(path: Path, offsets: NDArray[np.int64], size: int, transfers: Transfers) -> float:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 import paramfleet as fleet
-from busy import busy_s
+from busy import busy_s, written_bytes
 from paramfleet.runner.online.data.coming_rows import LATE_SHARE
 from paramfleet_shared.settings.config import read_environment
 from paramfleet_shared.system.processes.keeping import tied
@@ -90,12 +90,14 @@ def train(options: argparse.Namespace) -> None:
     passes = [draws.a_pass(options.steps) for _ in range(options.warm + options.passes)]
     late = int(options.steps * (1 - LATE_SHARE))
     reads, busy, began = 0, busy_s(), time.perf_counter()
+    written = 0
     for number, batches in enumerate(passes):
         if number == options.warm:
             reads = cold_reads() if options.counts else 0
-            busy, began = busy_s(), time.perf_counter()
+            busy, written = busy_s(), written_bytes(options.folder)
+            began = time.perf_counter()
         coming = None
-        for step, ids in enumerate(fleet.prefetch(batches, model)):
+        for step, ids in enumerate(fleet.prefetch(batches, model, depth=options.depth)):
             if step == late and options.known and number + 1 < len(passes):
                 coming = fleet.prefetch_rows(model.ids, np.unique(np.stack(passes[number + 1])))
             labels = (ids[:, 0] % 2).float()
@@ -107,6 +109,7 @@ def train(options: argparse.Namespace) -> None:
     found = {
         "seconds": seconds,
         "busy": busy,
+        "written": written_bytes(options.folder) - written,
         "reads": cold_reads() - reads if options.counts else 0,
     }
     (options.folder / "found.json").write_text(json.dumps(found), encoding="utf-8")
@@ -124,6 +127,7 @@ def main() -> None:
     parser.add_argument("--warm", type=int, required=True, help="passes before those measured")
     parser.add_argument("--passes", type=int, required=True)
     parser.add_argument("--counts", action="store_true", help="count the rows read from disk")
+    parser.add_argument("--depth", type=int, default=2, help="batches to be ahead by")
     parser.add_argument("--known", action="store_true", help="ask for a pass's rows before it")
     options = parser.parse_args()
     fleet.init()
