@@ -291,7 +291,7 @@ class Part:
             hosted, endpoint = await self._listen()
             held_run = 0 if disk is None else disk.held_run
             asking = self._join(endpoint, succeeds=plan.term, holds_run=held_run)
-            session = await self._work.run(self._is_to_begin, asking)
+            session = await self._work.run(self._is_to_begin, asking, release=JobSession.leave)
             hosted.take_place(session)
         except BaseException:
             if hosted is not None:

@@ -4,7 +4,7 @@ It ends when the plan asks for something else: nobody has to wait for its deadli
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NamedTuple, TypeVar
 
 from paramfleet_shared.discovery.plan import GroupPlan
@@ -40,13 +40,21 @@ class PlannedWork:
             self._doing.task.cancel()
 
     async def run(
-        self, is_asked_for: Callable[[GroupPlan], bool], work: Coroutine[Any, Any, T]
+        self,
+        is_asked_for: Callable[[GroupPlan], bool],
+        work: Coroutine[Any, Any, T],
+        *,
+        release: Callable[[T], Awaitable[object]] | None = None,
     ) -> T:
         """Do something as long as the plan asks for it.
+
+        Cancellation: the work is cancelled, too. If it was done just then, its result is
+        released.
 
         Args:
             is_asked_for: Returns whether a plan does.
             work: What is done.
+            release: Gives a result back that nobody gets; None where that isn't needed.
 
         Raises:
             PlanChangedError: if it doesn't any more.
@@ -55,12 +63,17 @@ class PlannedWork:
         task = asyncio.get_running_loop().create_task(work)
         self._doing = _Doing(task, is_asked_for)
         self.note_plan(self._plan)  # it may have changed since this was decided
+        was_awaited = False
         try:
             await asyncio.wait((task,))
+            was_awaited = True
         finally:
             self._doing = None
             task.cancel()
             await asyncio.wait((task,))
+            is_unwanted = not was_awaited and not task.cancelled() and not task.exception()
+            if is_unwanted and release is not None:
+                await release(task.result())
         if task.cancelled():
             raise PlanChangedError(group=self._group)
         return task.result()

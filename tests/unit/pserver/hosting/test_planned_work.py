@@ -83,6 +83,28 @@ async def test_work_ends_with_who_waits_for_it() -> None:
     planned.note_plan(ANOTHERS)  # there is nothing any more that it could end
 
 
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_result_that_comes_as_its_waiter_is_cancelled_is_released(fails: bool) -> None:
+    planned, released = PlannedWork(3), list[str]()
+    planned.note_plan(MINE)
+    loop = asyncio.get_running_loop()
+
+    async def release(result: str) -> None:
+        released.append(result)
+
+    async def end() -> str:
+        doing.cancel()  # it hasn't gone on yet when this is done
+        if fails:
+            raise ZeroDivisionError
+        return "a session"
+
+    doing = loop.create_task(planned.run(is_mine, end(), release=release))
+    with pytest.raises(asyncio.CancelledError):
+        await doing
+
+    assert released == ([] if fails else ["a session"])
+
+
 async def test_an_error_of_the_work_is_its_own() -> None:
     planned = PlannedWork(3)
     planned.note_plan(MINE)
