@@ -3,6 +3,7 @@
 from typing import Any
 
 from paramfleet_shared.tables.disk.log.logged import KEY_BYTES
+from paramfleet_shared.tables.disk.log.writeahead import keys_at_once, most_logged
 from paramfleet_shared.tables.disk.pages.files import PAGES_OFFSET
 from paramfleet_shared.tables.disk.pages.geometry import (
     Geometry,
@@ -78,8 +79,8 @@ def tier_sizes(spec: TableSpec, *, rows: int, owners: int, budget_bytes: int) ->
     return TierSizes(
         pages=owners * PAGES_OFFSET + pages * page_bytes,
         num_pages=pages,
-        log=keys * (_WORD_BYTES + row_bytes),
-        merged_keys=keys * 2 // 3,
+        log=owners * most_logged(keys // owners) * (_WORD_BYTES + row_bytes),
+        merged_keys=owners * keys_at_once(keys // owners),
         log_memory=memory,
         policy=BESIDE_BYTES,
     )

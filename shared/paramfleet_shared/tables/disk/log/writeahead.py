@@ -24,7 +24,7 @@ from paramfleet_shared.tables.disk.log.splitting import Split
 from paramfleet_shared.tables.disk.merging import Source
 from paramfleet_shared.tables.disk.pages.header import TierState
 
-__all__ = ["LEAST_OF_RANGE", "RANGES", "WriteAhead"]
+__all__ = ["LEAST_OF_RANGE", "RANGES", "WriteAhead", "keys_at_once", "most_logged"]
 
 _LEAST_ENTRIES = 1 << 10
 
@@ -39,6 +39,39 @@ _MEANWHILE = 2 / 3
 """Of what a merge gives back, memory for so many keys is left when it begins."""
 _REST_ROWS = 1 << 16
 """Rows of a piece of those that are on no page."""
+
+
+def _ranges_for(num_entries: int) -> int:
+    return RANGES if num_entries >= RANGES * LEAST_OF_RANGE else 1
+
+
+def _begins_at(num_ranges: int) -> float:
+    """Return how full the memory is when a merge is to begin.
+
+    While parts are merged one after the other, that part has 2 of ``num_ranges`` + 1 of all
+    entries.
+    """
+    return (num_ranges + 1) / (num_ranges + 1 + 2 * _MEANWHILE)
+
+
+def keys_at_once(num_entries: int) -> int:
+    """Return with how many keys each page is written, times the pages.
+
+    Args:
+        num_entries: That there is memory for.
+    """
+    num = _ranges_for(num_entries)
+    return int(num_entries * _begins_at(num) * 2 * num / (num + 1))
+
+
+def most_logged(num_entries: int) -> int:
+    """Return of how many rows the segments are, about, at most.
+
+    Args:
+        num_entries: That there is memory for.
+    """
+    is_whole = _ranges_for(num_entries) == 1
+    return num_entries if is_whole else keys_at_once(num_entries) + num_entries // _SEGMENTS
 
 
 class WriteAhead:
@@ -89,8 +122,7 @@ class WriteAhead:
     def limit(self, memory_bytes: int) -> None:
         """Let keys take so many bytes from now on, of all parts."""
         self._most_entries = max(_LEAST_ENTRIES, memory_bytes // KEY_BYTES)
-        is_large = self._most_entries >= RANGES * LEAST_OF_RANGE
-        self._wanted_ranges = RANGES if is_large else 1
+        self._wanted_ranges = _ranges_for(self._most_entries)
 
     @property
     def parts(self) -> list[Logged]:
@@ -108,28 +140,20 @@ class WriteAhead:
         return sum(part.num_entries for part in self.parts)
 
     @property
-    def _begins_at(self) -> float:
-        """Return how full the memory is when a merge is to begin.
-
-        While parts are merged one after the other, that part has 2 of ``num_ranges`` + 1 of
-        all entries.
-        """
-        return (self.num_ranges + 1) / (self.num_ranges + 1 + 2 * _MEANWHILE)
-
-    @property
     def entries_of_merge(self) -> int:
         """Return how many entries a merge has, while one comes after the other."""
-        return int(self._most_entries * self._begins_at * 2 / (self.num_ranges + 1))
+        return int(self._most_entries * _begins_at(self.num_ranges) * 2 / (self.num_ranges + 1))
 
     @property
     def entries_meanwhile(self) -> int:
         """Return how many entries may come while a part is merged."""
-        return int(self._most_entries * (1 - self._begins_at))
+        return int(self._most_entries * (1 - _begins_at(self.num_ranges)))
 
     @property
     def is_nearly_full(self) -> bool:
         """Return whether it is time to merge a part."""
-        return self._full_bytes >= self._begins_at * self._most_entries * KEY_BYTES
+        begins_at = _begins_at(self.num_ranges)
+        return self._full_bytes >= begins_at * self._most_entries * KEY_BYTES
 
     @property
     def is_frozen(self) -> bool:
