@@ -59,8 +59,8 @@ at once, where it is installed, else a bare loop. `vs_allowed` compares with wha
 allows of the same round: the job in memory, or the disk's reads divided by the rows a sample
 read from it. `vs_allowed_with_merges` does so with the reads that fio does beside reads and
 writes in order, of as many bytes a second each as were written during that job: rows that
-change go back to the disk in merges, which read and write pages. `cpu_us/sample` is the time of all processors
-of the machine."""
+change go back to the disk in merges, which read and write pages. `cpu_us/sample` is the time of
+all processors of the machine."""
 
 
 class Trained(NamedTuple):

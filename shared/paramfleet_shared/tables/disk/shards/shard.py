@@ -230,7 +230,8 @@ class TieredShard(SparseShard):
     def read_ahead(self, ids: NDArray[np.int64]) -> None:
         tier = self._mover.tier
         if tier is not None:
-            with contextlib.suppress(FleetError):  # it is found again by who needs the rows
+            # What is wrong is found again by who needs the rows.
+            with contextlib.suppress(FleetError, OSError):
                 self._mover.read_ahead(tier, ids)
 
     @override
