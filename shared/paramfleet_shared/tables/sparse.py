@@ -642,12 +642,16 @@ class SparseShard:
         """
         return self._index.unknown(ids)
 
-    def read_ahead(self, ids: NDArray[np.int64]) -> None:
+    def read_ahead(self, ids: NDArray[np.int64]) -> bool:  # noqa: ARG002 - others do
         """Begin to read what a call about ids, int64 [n], is going to need; waits for nothing.
+
+        Returns:
+            Whether there is anything to read.
 
         Raises:
             RowShapeError: if ``ids`` are not int64 [n].
         """
+        return False
 
     def fetch_order(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return ids, int64 [n], in the order in which ``fetch`` takes the least time."""

@@ -52,7 +52,7 @@ class Block(NamedTuple):
         """Return how many rows in memory cost as much as so many of these."""
         return num_rows * self.rows.work_factor
 
-    def ahead(self, ids: NDArray[np.int64]) -> Callable[[], None] | None:
+    def ahead(self, ids: NDArray[np.int64]) -> Callable[[], bool] | None:
         """Return what begins to read rows of ids, int64 [n]; None if none is on a disk."""
         return partial(self.rows.read_ahead, ids) if self.rows.cold.rows else None
 

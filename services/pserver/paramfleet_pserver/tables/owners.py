@@ -39,9 +39,9 @@ class Job(NamedTuple):
     rows: int
     """About how many rows it touches, by which its duration is guessed."""
     act: Callable[[], None]
-    read_ahead: Callable[[], None] | None = None
-    """Begins to read what ``act`` needs from a disk, and waits for nothing; called once at
-    most, by the same owner, before another job."""
+    read_ahead: Callable[[], bool] | None = None
+    """Begins to read what ``act`` needs from a disk, waits for nothing, and returns whether
+    there is anything to read; called once at most, by the same owner, before another job."""
 
 
 class Owners:
@@ -166,8 +166,10 @@ class _Ahead:
     def __init__(self) -> None:
         self._waiting = deque[Job]()
         """Those that haven't begun."""
-        self._next: Job | None = None
-        """The one that reads."""
+        self._num_asked = 0
+        """So many of the first of them were asked to read."""
+        self._reading: Job | None = None
+        """The one of these that had something to read."""
 
     def note(self, jobs: list[Job]) -> None:
         """Note jobs that are handed in. The event loop calls it."""
@@ -180,20 +182,25 @@ class _Ahead:
         """
         if job.read_ahead is None:
             self.read_next()
-        elif self._waiting and self._waiting[0] is job:
-            self._waiting.popleft()
+        else:
+            self.forget([job])
 
     def read_next(self) -> None:
-        """Have the next job read, once."""
-        if self._waiting and (following := self._waiting[0]) is not self._next:
-            self._next = following
+        """Have the next job read that has something to read, if none does."""
+        while self._reading is None and self._num_asked < len(self._waiting):
+            following = self._waiting[self._num_asked]
+            self._num_asked += 1
             assert following.read_ahead is not None, "only such jobs are noted"
-            following.read_ahead()
+            if following.read_ahead():
+                self._reading = following
 
     def forget(self, jobs: list[Job]) -> None:
-        """Forget those of some jobs that haven't begun, as one before them failed."""
+        """Forget jobs that begin, or never will as one before them failed."""
         while self._waiting and any(job is self._waiting[0] for job in jobs):
-            self._waiting.popleft()
+            job = self._waiting.popleft()
+            self._num_asked = max(0, self._num_asked - 1)
+            if job is self._reading:
+                self._reading = None
 
 
 def when_done(

@@ -430,7 +430,8 @@ class SparseTable(Table):
             if mine:
                 count = block.work(sum(len(part.ids) for part in mine))
                 act = partial(push_rows, block.rows, mine, lr, step)
-                jobs.append(Job(block.owner, count, act))
+                ahead = block.ahead(mine[0].ids)  # of more workers it is enough to begin with
+                jobs.append(Job(block.owner, count, act, ahead))
         return jobs
 
     @override
@@ -446,7 +447,7 @@ class SparseTable(Table):
             if count := len(mine.ids):
                 guarded = Guarded(guard, pace)
                 act = partial(push_guarded_rows, block.rows, mine, lr, step, guarded)
-                jobs.append(Job(block.owner, block.work(count), act))
+                jobs.append(Job(block.owner, block.work(count), act, block.ahead(mine.ids)))
         return jobs
 
     def _new_counters(self) -> tuple[RowCounter, ...]:

@@ -203,20 +203,25 @@ class RowMover:
             self._window_share = max(WINDOW_SHARE, _WINDOW_SHRINKS * self._window_share)
         self._num_brought = 0
 
-    def read_ahead(self, tier: DiskTier, ids: NDArray[np.int64]) -> None:
+    def read_ahead(self, tier: DiskTier, ids: NDArray[np.int64]) -> bool:
         """Begin to read those rows of ids, int64 [n], that are on disk alone.
+
+        Returns:
+            Whether there are any, but for a few.
 
         Raises:
             RowShapeError: if ``ids`` are not int64 [n].
             FleetError: as ``DiskTier.read_ahead``.
         """
         if not self._cold.rows:
-            return
+            return False
         slots = self._memory.index.find(ids, create=False)
         keys = as_input(ids, np.int64).view(np.uint64)
         missing = self._absent.others(each_once(keys[slots < 0]))
-        if missing.size >= _LEAST_AHEAD:
-            tier.read_ahead(missing)
+        if missing.size < _LEAST_AHEAD:
+            return False
+        tier.read_ahead(missing)
+        return True
 
     def fetch(self, tier: DiskTier, ids: NDArray[np.int64], most: int) -> Fetch:
         """Read rows of ids that are on disk alone before they are needed; they leave last.

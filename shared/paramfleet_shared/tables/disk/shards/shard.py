@@ -227,12 +227,13 @@ class TieredShard(SparseShard):
         self._index.release(slots)
 
     @override
-    def read_ahead(self, ids: NDArray[np.int64]) -> None:
+    def read_ahead(self, ids: NDArray[np.int64]) -> bool:
         tier = self._mover.tier
         if tier is not None:
             # What is wrong is found again by who needs the rows.
             with contextlib.suppress(FleetError, OSError):
-                self._mover.read_ahead(tier, ids)
+                return self._mover.read_ahead(tier, ids)
+        return False
 
     @override
     def fetch_order(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
