@@ -373,13 +373,15 @@ class DiskTier:
             TierDamagedError: if a page isn't what was written.
             TierClosedError: if the tier is closed.
         """
-        _, log = self._ready()
+        files, log = self._ready()
         while self._merge is not None or log.is_frozen:  # one may have failed before
             self.merge_step()
         if log.num_entries:
             self._begin_merge(whole=True)
             while self.merge_step():
                 pass
+        if log.leave_segment(files.state):
+            self._note_merged()
 
     def _begin_merge(self, *, whole: bool = False) -> None:
         """Begin a merge of a part of what is in the log, or of all, if none is under way.
@@ -402,15 +404,25 @@ class DiskTier:
             TierReadError: if a disk refuses.
             TierDamagedError: if a page isn't what was written.
         """
-        _, log = self._ready()
+        self._ready()
         merge, self._merge = self._merge, None  # after an error it is begun again
         assert merge is not None
         if next(merge, self) is not self:
             self._merge = merge
             return True
+        self._note_merged()
+        return False
+
+    def _note_merged(self) -> None:
+        """Say in the pages' state what of the log isn't needed any more, and forget it.
+
+        Raises:
+            TierFullError: if there is no room; nothing is lost.
+            TierFailedError: if the system refuses to write.
+        """
+        _, log = self._ready()
         self._pages.note_merged(log.merged_until)
         log.forget_frozen()
-        return False
 
     # Passes.
 

@@ -1,5 +1,6 @@
 """Memory that tiers read to and write from, within one call or step of a merge."""
 
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -18,45 +19,60 @@ def _nothing() -> None:
 class AheadBuffer:
     """Memory that is read to while something else is done, and what reads.
 
-    One has it at a time, for longer than a call, until another one takes it.
+    One holds it at a time, for longer than a call, until another one takes it. The garbage
+    collector may close who holds it on any thread, while the thread of the others uses it.
     """
 
     def __init__(self) -> None:
         self.arena = Arena()
         self._transfers: Transfers | None = None
+        self._holder: object = None
         self._note_taken: Callable[[], None] = _nothing
+        self._lock = threading.RLock()  # a collection may come within a call
 
     def lend(
-        self, note_taken: Callable[[], None], engine: Engine, threads: Threads
+        self,
+        holder: object,
+        note_taken: Callable[[], None],
+        engine: Engine,
+        threads: Threads,
     ) -> tuple[Transfers, Arena]:
-        """Take it from whoever has it, and return what reads, and where to.
+        """Take it from whoever holds it, and return what reads, and where to.
 
         Args:
-            note_taken: Called when it is taken from the caller.
+            holder: Who holds it from now on.
+            note_taken: Called when it is taken from them.
             engine: How to read, if nothing was read before.
             threads: That do it, where there is no ring.
         """
-        self.give_back()
-        if self._transfers is None:
-            self._transfers = Transfers(engine, may_begin=True, threads=threads)
-            weakref.finalize(self, self._transfers.close)
-        self._note_taken = note_taken
-        return self._transfers, self.arena
+        with self._lock:
+            self._take()
+            if self._transfers is None:
+                self._transfers = Transfers(engine, may_begin=True, threads=threads)
+                weakref.finalize(self, self._transfers.close)
+            self._holder, self._note_taken = holder, note_taken
+            return self._transfers, self.arena
 
-    def wait(self) -> None:
-        """Wait for what is read.
+    def wait(self, holder: object) -> None:
+        """Wait for what is read for a holder; pass if it was taken from them.
 
         Raises:
             OSError: if the system refuses, or the file ends before an extent does.
         """
-        if self._transfers is not None:
-            self._transfers.finish()
+        with self._lock:
+            if self._holder is holder and self._transfers is not None:
+                self._transfers.finish()
 
-    def give_back(self) -> None:
-        """Wait for what is read, and have it nobody's; idempotent."""
-        note_taken, self._note_taken = self._note_taken, _nothing
+    def give_back(self, holder: object) -> None:
+        """Wait for what is read for a holder, and have it nobody's; pass if it isn't theirs."""
+        with self._lock:
+            if self._holder is holder:
+                self._take()
+
+    def _take(self) -> None:
         if self._transfers is not None:
             self._transfers.forget()
+        note_taken, self._note_taken, self._holder = self._note_taken, _nothing, None
         note_taken()
 
 

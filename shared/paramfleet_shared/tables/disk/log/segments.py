@@ -74,6 +74,11 @@ class Segment:
         self._identity = {"salt": state.salt, "segment": number}
         self.file, _ = system.open(self.path, direct=False)
 
+    @property
+    def is_empty(self) -> bool:
+        """Return whether it has no records."""
+        return not self._num_records
+
     def begin(self) -> None:
         """Say in a new segment whose it is.
 

@@ -227,9 +227,7 @@ class WriteAhead:
             self.sync()
             segment_bytes = self._most_entries * 4 * self.pitch // _SEGMENTS
             if whole or self.num_ranges == 1 or self._segments[-1].end >= segment_bytes:
-                number = self._segments[-1].number + 1
-                with self._remembering():
-                    self._segments.append(self._new_segment(number, state))
+                self._begin_segment(state)
             split = Split.of(state, self._wanted_ranges)
             if whole or split != self._split:
                 self._former = [
@@ -243,6 +241,35 @@ class WriteAhead:
                 self._growing[oldest] = self._new_part(oldest)
             self._frozen = self._former[::-1] if whole else self._former[-1:]
         return _Frozen(self, self._frozen)
+
+    def leave_segment(self, state: TierState) -> bool:
+        """Begin a segment if all records of the last one are in the pages.
+
+        They would be replayed when the folder is opened again, whatever the pages are then.
+
+        Returns:
+            Whether it did: then those before it aren't needed any more.
+
+        Raises:
+            TierFullError: if there is no room for a new segment; nothing was changed.
+            TierFailedError: if the system refuses.
+        """
+        if self.num_entries or self._segments[-1].is_empty:
+            return False
+        self._begin_segment(state)
+        return True
+
+    def _begin_segment(self, state: TierState) -> None:
+        """Write to a new segment from now on.
+
+        Raises:
+            TierFullError: if there is no room; nothing was changed.
+            TierFailedError: if the system refuses.
+        """
+        self.sync()
+        number = self._segments[-1].number + 1
+        with self._remembering():
+            self._segments.append(self._new_segment(number, state))
 
     def _divide(self, split: Split) -> None:
         """Divide the keys that come from now on, into parts that have none as yet."""

@@ -67,7 +67,7 @@ class PagesAhead:
         buffers.ahead.rotate(-1)
         request = _Request(numbers, buffer)
         engine: Engine = "auto" if self._files.transfers.engine == "ring" else "threads"
-        by = buffer.lend(partial(self._forget, request), engine, buffers.threads)
+        by = buffer.lend(request, partial(self._forget, request), engine, buffers.threads)
         self._requests.append(request)
         self._files.begin_read(self._files.main, numbers, by)
 
@@ -98,7 +98,7 @@ class PagesAhead:
     def close(self) -> None:
         """Wait for what is under way, and forget all; idempotent."""
         for request in list(self._requests):
-            request.buffer.give_back()
+            request.buffer.give_back(request)
             self._forget(request)
         self._files.helpers.discard(self)
 
@@ -106,7 +106,7 @@ class PagesAhead:
         """Wait for pages; those that can't be read are left to who needs them."""
         request.is_there = True
         try:
-            request.buffer.wait()
+            request.buffer.wait(request)
         except OSError:
             request.is_same[:] = False
             return

@@ -162,3 +162,34 @@ def test_segments_go_when_all_ranges_were_merged(
     assert most < 8 * 1_024 * row_bytes  # each segment has a slot of 8 KiB, too
     assert len(list(tmp_path.glob("log-*"))) < 16
     tier.close()
+
+
+@pytest.mark.parametrize("least", [1, 1 << 20], ids=["ranges", "at once"])
+def test_what_was_logged_and_merged_does_not_come_back_over_a_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: int
+) -> None:
+    monkeypatch.setattr(writeahead, "LEAST_OF_RANGE", least)
+    rng, keys, rows = np.random.default_rng(7), np.arange(50, dtype=np.uint64), Rows()
+    for turn in range(3):
+        tier = opened(tmp_path)
+        tier.put(keys, some_rows(rng, keys.size, LAYOUT))
+        while tier.merge_step() or tier.stats().logged_keys:  # range after range
+            pass
+        if turn == 1:  # in the middle of a range
+            tier.put(keys, some_rows(rng, keys.size, LAYOUT))
+            tier.merge_step()
+        values = some_rows(rng, keys.size, LAYOUT)
+        tier.write_back(keys, values)
+        note(rows, keys, values)
+
+        def change(some: NDArray[np.uint64], its: NDArray[np.uint32]) -> NDArray[np.bool_]:
+            its += 1
+            note(rows, some, its)
+            return np.ones(some.size, np.bool_)
+
+        if turn:
+            tier.sweep(change)
+        tier.close()
+        tier = opened(tmp_path)
+        check(tier, rows, np.arange(600, 650, dtype=np.uint64))
+        tier.close()
