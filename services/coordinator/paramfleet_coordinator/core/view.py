@@ -328,6 +328,10 @@ class JobView:
         self._changes = {"workers": {}, "servers": {}}
 
 
+_RESTORING = ("snapshot_bytes", "of_snapshot_bytes", "commands", "of_commands")
+"""What a pserver says of it."""
+
+
 def disk_fault_of(facts: Mapping[str, Any]) -> str | None:
     """Return what a pserver's disk refuses with, as its facts say; None if it doesn't."""
     said = facts.get("log")
@@ -336,9 +340,15 @@ def disk_fault_of(facts: Mapping[str, Any]) -> str | None:
 
 
 def restoring_of(facts: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return how far a pserver is that restores its tables, as its facts say; else None."""
+    """Return how far a pserver is that restores its tables, as its facts say; else None.
+
+    What isn't a count, as of another version, is 0.
+    """
     said = facts.get("restoring")
-    return dict(said) if isinstance(said, Mapping) else None
+    if not isinstance(said, Mapping):
+        return None
+    counts = {name: said.get(name) for name in _RESTORING}
+    return {name: num if type(num) is int and num >= 0 else 0 for name, num in counts.items()}
 
 
 def _told_of(done: Mapping[str, Any]) -> tuple[str, str]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from paramfleet_coordinator.core.readings import PHASES
-from paramfleet_coordinator.core.view import MAX_EVENTS, MAX_FRAMES, JobView
+from paramfleet_coordinator.core.view import MAX_EVENTS, MAX_FRAMES, JobView, restoring_of
 from paramfleet_shared.discovery.records import Member, Snapshot
 
 
@@ -300,3 +300,10 @@ def test_the_growth_of_the_largest_tables_is_kept_over_all_servers() -> None:
     frames = view.frames(after=0)
     assert frames is not None
     assert frames[-1]["tables"] == samples[-1]
+
+
+@pytest.mark.parametrize("said", [{}, {"snapshot_bytes": "many"}, {"commands": -1}, {"x": 1}])
+def test_what_a_pserver_says_of_a_restore_is_taken_as_counts(said: dict[str, Any]) -> None:
+    names = ("snapshot_bytes", "of_snapshot_bytes", "commands", "of_commands")
+    assert restoring_of({"restoring": said}) == dict.fromkeys(names, 0)
+    assert restoring_of({"restoring": "soon"}) is None

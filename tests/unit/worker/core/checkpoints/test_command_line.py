@@ -28,6 +28,11 @@ def test_it_is_that_of_the_launch_with_the_checkpoint_in_it(options: tuple[str, 
         (("launch", "--redis=redis://:secret@h:1/0", *SCRIPT), SCRIPT),
         (("launch", *SCRIPT), ("other.py",)),
         (("launch", "x" * 1000, *SCRIPT), SCRIPT),
+        (("launch", "t.py", "--password", "hunter2"), ("t.py", "--password", "hunter2")),
+        (("launch", "t.py", "--api_key=sk-123"), ("t.py", "--api_key=sk-123")),
+        (("launch", "t.py", "DB_TOKEN=7"), ("t.py", "DB_TOKEN=7")),
+        (("launch", "--job=\x1b[2J", "t.py"), ("t.py",)),
+        (("launch", "t.py", "two\nlines"), ("t.py", "two\nlines")),
         ((), ()),
     ],
 )
@@ -37,3 +42,15 @@ def test_what_is_unknown_long_or_secret_is_left_out(
     command = CommandLine.of(words, rest).resuming("/saved/7")
 
     assert command == "paramfleet launch --resume /saved/7 ..."
+
+
+@pytest.mark.parametrize("path", ["s3://key:secret@bucket/7", "/a\nb/7", "/\x1b[2J"])
+def test_a_checkpoint_that_is_secret_or_cannot_be_shown_is_left_out(path: str) -> None:
+    assert (
+        CommandLine(("launch",), ("t.py",)).resuming(path) == "paramfleet launch --resume ..."
+    )
+
+
+@pytest.mark.parametrize("word", ["--tokenizer=bert", "secret.py", "/key/7", "--keys"])
+def test_words_that_only_resemble_secrets_are_shown(word: str) -> None:
+    assert word in CommandLine(("launch",), ("t.py", word)).resuming("/saved/7")
