@@ -193,7 +193,8 @@ class Prefetching:
         the disk. Values and the guarantees of the modes do not change. Pservers serve other
         requests in between. At most half of the rows that fit into memory are prefetched and
         not used yet. Prefetched rows are evicted last, until their first use or until twice the
-        number of rows that fit was read. If all rows are in memory, in one process and in GEO
+        number of rows that fit was read. If all rows are in memory, each pserver is asked in
+        one message whether it has rows on disk; nothing else is done. In one process and in GEO
         the function does nothing and sends nothing.
 
         Args:
@@ -203,8 +204,8 @@ class Prefetching:
                 may occur several times.
 
         Returns:
-            Rows on their way: ``wait(timeout_s)`` returns how many were brought, and how many
-            ids were left out.
+            Rows on their way: ``wait(timeout_s)`` returns how many were ``brought``, how many
+            ids were ``left`` out, and whether the table has rows ``on_disk``.
 
         Raises:
             NotATableError: if ``table`` is neither, or a module of another model.

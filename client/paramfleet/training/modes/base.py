@@ -161,7 +161,9 @@ class Mode(ABC):
     def prefetch_rows(
         self, table: SparseTable, ids: NDArray[np.int64]
     ) -> Future[Prefetched] | None:
-        """Have rows that are on disk brought into the pservers' memory; None if none is.
+        """Have rows that are on disk brought into the pservers' memory.
+
+        None where no mode of its kind has rows on disk.
 
         Args:
             table: One of the optimizer's.

@@ -222,9 +222,7 @@ class ServedMode(Mode):
         )
 
     @override
-    def prefetch_rows(
-        self, table: SparseTable, ids: NDArray[np.int64]
-    ) -> Future[Prefetched] | None:
+    def prefetch_rows(self, table: SparseTable, ids: NDArray[np.int64]) -> Future[Prefetched]:
         return self._disk_rows.prefetch(table.name, ids)
 
     @override

@@ -47,6 +47,9 @@ optimizer = fleet.distributed_optimizer(
     torch.optim.Adagrad(model.parameters(), lr=0.1), strategy
 )
 fleet.init_worker()
+if fleet.is_first_worker() and not args.load:
+    assert fleet.prefetch_rows("cold", [0]).wait(60) == (0, 0, False)
+fleet.barrier_worker()
 random = torch.Generator().manual_seed(fleet.worker_index())
 criterion = torch.nn.BCEWithLogitsLoss()
 batches: Any = [
@@ -56,7 +59,7 @@ for ids in fleet.prefetch(batches, model, depth=3) if args.prefetch else batches
     optimizer.minimize(criterion(model(ids), (ids % 2).sum(1).float() / 3))
 fleet.barrier_worker()
 asked = 0
-if args.prefetch and fleet.is_first_worker():
+if fleet.is_first_worker():
     coming = [
         fleet.prefetch_rows(each, torch.arange(NUM_IDS).view(2, -1))
         for each in (model.hot, "cold")

@@ -94,16 +94,14 @@ class DiskRows:
         """Of each table: what was asked for first comes first."""
         self._under_way: list[Future[Prefetched]] = []
 
-    def prefetch(self, table: str, ids: NDArray[np.int64]) -> "Future[Prefetched] | None":
-        """Have rows brought into memory; None if none of the table's is on disk.
+    def prefetch(self, table: str, ids: NDArray[np.int64]) -> "Future[Prefetched]":
+        """Have rows brought into memory, also if no pserver had some on disk a moment ago.
 
         Args:
             table: A sparse one.
             ids: int64 [n].
         """
-        if not ids.size or not self._may_have(table):
-            return None
-        return self._submit(table, ids)
+        return self._submit(table, ids, asks_all=True)
 
     def expect(self, wanted: Sequence[Wanted]) -> None:
         """Have rows of a batch to come brought into memory, if that may be of use."""
@@ -111,7 +109,7 @@ class DiskRows:
             return
         for table, rows, _ in wanted:
             if self._may_have(table.name):
-                self._submit(table.name, rows.ids)
+                self._submit(table.name, rows.ids, asks_all=False)
 
     def cancel(self) -> None:
         """Ask for nothing more."""
@@ -123,21 +121,32 @@ class DiskRows:
         now = self._job.communicator.clock.monotonic()
         return bool(self._tiers.servers(table)) or self._tiers.is_due(table, now)
 
-    def _submit(self, table: str, ids: NDArray[np.int64]) -> "Future[Prefetched]":
-        future = self._job.communicator.submit(self._bring(table, ids))
+    def _submit(
+        self, table: str, ids: NDArray[np.int64], *, asks_all: bool
+    ) -> "Future[Prefetched]":
+        bringing = self._bring(table, ids, asks_all=asks_all)
+        future = self._job.communicator.submit(bringing)
         self._under_way = [each for each in self._under_way if not each.done()]
         self._under_way.append(future)
         return future
 
-    async def _bring(self, table: str, ids: NDArray[np.int64]) -> Prefetched:
+    async def _bring(self, table: str, ids: NDArray[np.int64], *, asks_all: bool) -> Prefetched:
         """Ask for rows, some at a time.
+
+        Args:
+            table: Theirs.
+            ids: int64 [n].
+            asks_all: Whether pservers without rows on disk are asked whether they have some
+                by now, however lately they said that they have none.
 
         Raises:
             FleetError: the first error of a pserver.
         """
         clock, brought, left = self._job.communicator.clock, 0, 0
         async with self._turns.setdefault(table, asyncio.Lock()):
-            if self._tiers.is_due(table, clock.monotonic()):
+            knows_all = len(self._tiers.servers(table)) == self._job.placement.num_servers
+            asks = asks_all and (not ids.size or not knows_all)
+            if asks or self._tiers.is_due(table, clock.monotonic()):
                 await self._ask(table, np.empty(0, np.int64))
             for start in range(0, len(ids), MAX_IDS):
                 if not self._tiers.servers(table):

@@ -1,7 +1,8 @@
 """Which tables have rows on disk, by pserver, as far as a worker knows.
 
 A pserver is asked for rows of a table only while it said in its last answer that some are on
-disk. Else it is asked at most each ``AGAIN_S``, without ids: that costs a message.
+disk. Else it is asked at most each ``AGAIN_S``, without ids: that costs a message. Who asks
+for rows explicitly doesn't rely on it.
 """
 
 __all__ = ["AGAIN_S", "Tiers"]
