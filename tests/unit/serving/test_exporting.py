@@ -20,6 +20,7 @@ from paramfleet_shared.deltas.errors import StreamBusyError
 from paramfleet_shared.deltas.reader import StreamReader
 from paramfleet_shared.deltas.records import Change, TableChange
 from paramfleet_shared.deltas.writer import StreamWriter
+from paramfleet_shared.discovery.errors import NoRedisError
 from paramfleet_shared.discovery.placement import Placement
 from paramfleet_shared.settings.config import JobSettings
 from paramfleet_shared.system.clock import SystemClock
@@ -296,3 +297,41 @@ async def test_a_run_with_another_secret_at_the_same_registry_is_followed(
     await asyncio.wait((following,))
 
     assert used == secrets
+
+
+@pytest.mark.parametrize(
+    ("stays", "silent_s", "is_said"), [(True, 30, False), (True, -1, True), (False, 30, True)]
+)
+async def test_a_job_that_is_waited_for_may_begin_before_its_silence_is_logged(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    stays: bool,
+    silent_s: float,
+    is_said: bool,
+) -> None:
+    monkeypatch.setattr(exporting, "RETRY_S", 0.01)
+    monkeypatch.setattr(exporting, "SILENT_S", silent_s)
+    job, looks = Job(3), iter([True, True])
+
+    async def look(_: Locator) -> JobState:
+        if next(looks, False):
+            raise NoRedisError(url="none", waited_s=1.0, reason="none", remedy="wait")
+        return JobState("first", PLACE, has_ended=False)
+
+    monkeypatch.setattr(Locator, "look", look)
+    monkeypatch.setattr(exporting, "JobFeed", lambda *_, **__: job)
+    plan = ExportPlan(every_s=0.01, base_changes=0, stays=stays)
+    writer, settings = StreamWriter(tmp_path, clock=CLOCK), JobSettings(insecure=True)
+    following = asyncio.get_running_loop().create_task(
+        Exporter(lambda: settings, writer, plan, clock=CLOCK).run()
+    )
+
+    async with asyncio.timeout(30):
+        while job.left:  # noqa: ASYNC110 -- nothing announces it
+            await asyncio.sleep(0.01)
+    following.cancel()
+    await asyncio.wait((following,))
+
+    assert any(each.msg == "serving.job_silent" for each in caplog.records) is is_said

@@ -429,10 +429,15 @@ class Exporter:
             log.warning("serving.base_not_made", extra={"reason": str(error)})
 
     def _note_silence(self, error: FleetError) -> None:
-        """Log that the job doesn't answer, now and then; one that has ended needn't."""
+        """Log that the job doesn't answer, now and then.
+
+        One that has ended needn't, and one that is waited for may begin first.
+        """
         if self._rests:
             return
         now = self._clock.monotonic()
+        if self._silent_since is None and self._plan.stays and not self._has_begun:
+            self._silent_since = now
         if self._silent_since is None or now - self._silent_since > SILENT_S:
             self._silent_since = now
             log.warning("serving.job_silent", extra={"reason": str(error)})
