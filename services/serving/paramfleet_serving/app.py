@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any, final
 
 import uvloop
+from typing_extensions import override
 
 from paramfleet_serving.api.routes import Api, in_json
 from paramfleet_serving.config import ServingSettings
 from paramfleet_serving.following.folder import FolderSource
 from paramfleet_serving.following.follower import Follower, FollowRules
-from paramfleet_serving.following.missing import reason_to_wait
+from paramfleet_serving.following.missing import absent_job, reason_to_wait
 from paramfleet_serving.following.source import Source
 from paramfleet_serving.measures import Measures
 from paramfleet_serving.store.warming import load_kernels
@@ -54,12 +55,20 @@ class ClosedServerError(ContractError):
     """Nobody could ask the server: it knows no tokens, and no certificates."""
 
     code = "contract.closed_server"
-    sentence = (
-        "no caller could look up anything here: make a token with `paramfleet tokens new "
-        "--role read --file FILE` and name the file in PARAMFLEET_TOKENS_FILE, or give "
-        "certificates (PARAMFLEET_TLS_DIR) or a secret (PARAMFLEET_SECRET_FILE); to let "
-        "everyone who can reach the address read, set PARAMFLEET_ADMIN_OPEN_READING=true"
-    )
+    absent: str
+    """That the job that would be followed doesn't run here, whose secret would open this."""
+
+    @override
+    def describe(self) -> str:
+        begin = ""
+        if self.absent:
+            begin = f"{self.absent}; the secret of a running job opens this server, and else "
+        return begin + (
+            "no caller could look up anything here: make a token with `paramfleet tokens new "
+            "--role read --file FILE` and name the file in PARAMFLEET_TOKENS_FILE, or give "
+            "certificates (PARAMFLEET_TLS_DIR) or a secret (PARAMFLEET_SECRET_FILE); to let "
+            "everyone who can reach the address read, set PARAMFLEET_ADMIN_OPEN_READING=true"
+        )
 
 
 @final
@@ -304,4 +313,4 @@ def _demand_callers(settings: ServingSettings) -> None:
     has_tokens = settings.tokens_file or len(settings.secret) >= MIN_SECRET_LENGTH
     has_certificates = settings.tls_dir or settings.tls_cert
     if not (has_tokens or has_certificates or settings.admin_open_reading):
-        raise ClosedServerError
+        raise ClosedServerError(absent=absent_job(settings))

@@ -9,7 +9,7 @@ from paramfleet_shared.files.job_folder import JobFolder, UnsafeFolderError, run
 from paramfleet_shared.settings.config import JobSettings
 from paramfleet_shared.values.texts import nearest
 
-__all__ = ["reason_to_wait"]
+__all__ = ["absent_job", "reason_to_wait"]
 
 
 def reason_to_wait(settings: ServingSettings) -> str:
@@ -19,9 +19,34 @@ def reason_to_wait(settings: ServingSettings) -> str:
         OSError: if the folder can't be looked at.
     """
     if settings.followed_job:
-        return _of_job(settings, settings.followed_job)
+        told = absent_job(settings)
+        reads = f"reads the registry (Redis) at {settings.redis}"
+        return f"{told}; this waits until one begins, and {reads}" if told else ""
     folder = place_of(settings.source).expanduser()
     return "" if isinstance(folder, Address) else _of_folder(folder)
+
+
+def absent_job(settings: ServingSettings) -> str:
+    """Return that no job of the name that is followed was launched here by this user.
+
+    Empty if one was, if none is followed, and where a registry is named: it may be anywhere.
+    """
+    job = settings.followed_job
+    usual = JobSettings().redis
+    if not job or settings.redis != usual or launched_job(_named(settings, job)) is not None:
+        return ""
+    try:
+        running = JobFolder.running(runtime_dir(settings.runtime_dir))
+        names = sorted({facts.job for each in running if (facts := each.facts())})
+    except UnsafeFolderError:
+        names = []
+    near = nearest(job, names)
+    told = f"no job {job!r} of this user runs on this machine"
+    if near:
+        told += f"; did you mean job:{near}?"
+    elif names:
+        told += f"; these do: {', '.join(names)}"
+    return told
 
 
 def _of_folder(folder: Path) -> str:
@@ -45,26 +70,6 @@ def _of_folder(folder: Path) -> str:
         f"{folder} {there}: this waits until a stream is there; "
         "`paramfleet delta follow FOLDER --job NAME` writes one"
     )
-
-
-def _of_job(settings: ServingSettings, job: str) -> str:
-    """Return why a job can't be found: none of the name was launched here by this user."""
-    usual = JobSettings().redis
-    if settings.redis != usual or launched_job(_named(settings, job)) is not None:
-        return ""
-    try:
-        running = JobFolder.running(runtime_dir(settings.runtime_dir))
-        names = sorted({facts.job for each in running if (facts := each.facts())})
-    except UnsafeFolderError:
-        names = []
-    near = nearest(job, names)
-    told = f"no job {job!r} of this user runs on this machine"
-    if near:
-        told += f"; did you mean job:{near}?"
-    elif names:
-        told += f"; these do: {', '.join(names)}"
-    reads = f"reads the registry (Redis) at {usual}"
-    return f"{told}; this waits until one begins, and {reads}"
 
 
 def _named(settings: ServingSettings, job: str) -> JobSettings:

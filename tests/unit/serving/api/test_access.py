@@ -53,6 +53,16 @@ async def test_it_does_not_start_where_nobody_may_ask(stream: Stream, serve: Any
         await serve(stream.folder, secret="")
 
 
+async def test_it_says_first_that_no_such_job_runs_whose_secret_would_open_it(
+    stream: Stream, serve: Any, tmp_path: Path
+) -> None:
+    others = {"source": "job:weather", "runtime_dir": str(tmp_path / "run"), "secret": ""}
+
+    begin = "no job 'weather' of this user runs on this machine; .*"
+    with pytest.raises(ClosedServerError, match=begin + "paramfleet tokens new"):
+        await serve(stream.folder, **others)
+
+
 async def test_it_says_who_may_ask_where_the_secret_alone_opens_it(
     stream: Stream, serve: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
