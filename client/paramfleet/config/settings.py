@@ -12,7 +12,14 @@ from paramfleet_shared.settings.config import (
     resolve,
 )
 
-__all__ = ["WorkerSettings", "read_settings"]
+__all__ = ["RANGES", "WorkerSettings", "read_settings"]
+
+RANGES: dict[str, tuple[float, float]] = {
+    "admin_port": (0, 65_535),
+    "dense_request_bytes": (1 << 12, 128 << 20),
+    "dense_in_place_bytes": (0, 1 << 62),
+}
+"""The least and the most of each number, alone."""
 
 log = logging.getLogger(__name__)
 
@@ -49,12 +56,7 @@ class WorkerSettings(JobSettings):
 
     def __post_init__(self) -> None:
         JobSettings.__post_init__(self)
-        ranges: dict[str, tuple[float, float]] = {
-            "admin_port": (0, 65_535),
-            "dense_request_bytes": (1 << 12, 128 << 20),
-            "dense_in_place_bytes": (0, 1 << 62),
-        }
-        check_ranges(self, ranges)
+        check_ranges(self, RANGES)
 
     @property
     def dense_limits(self) -> DenseLimits:

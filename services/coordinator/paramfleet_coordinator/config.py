@@ -6,11 +6,11 @@ from urllib.parse import urlsplit
 from paramfleet_shared.files.folders import FolderNameError, check_folder_name
 from paramfleet_shared.settings.config import JobSettings, SettingError, check_ranges
 
-__all__ = ["CoordinatorSettings"]
+__all__ = ["RANGES", "CoordinatorSettings"]
 
 _SCHEMES = ("http", "https")
 
-_RANGES: dict[str, tuple[float, float]] = {
+RANGES: dict[str, tuple[float, float]] = {
     "worker_num": (0, 65_536),
     "server_num": (0, 65_536),
     "server_processes": (0, 65_536),
@@ -27,6 +27,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "start_timeout_s": (0.0, 1e7),
     "finish_grace_s": (0.0, 1e7),
 }
+"""The least and the most of each number, alone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,7 +117,7 @@ class CoordinatorSettings(JobSettings):
 
     def __post_init__(self) -> None:
         JobSettings.__post_init__(self)
-        check_ranges(self, _RANGES)
+        check_ranges(self, RANGES)
         rule = f"at least server_num ({self.server_num})"
         _require(self.num_shards >= self.server_num, "num_shards", self.num_shards, rule)
         rule = f"at most server_num ({self.server_num}), which must be given"

@@ -10,7 +10,7 @@ from paramfleet_shared.net.rpc.endpoint import MalformedEndpointError, split_end
 from paramfleet_shared.net.wire.limits import Limits
 from paramfleet_shared.settings.config import JobSettings, SettingError, check_ranges
 
-__all__ = ["PServerSettings"]
+__all__ = ["RANGES", "PServerSettings", "table_budgets_of"]
 
 MAX_OWNERS = 8
 """More threads than this share the memory's bandwidth and no longer gain by it."""
@@ -19,7 +19,7 @@ WAITING_OWNERS = 4
 
 
 _MOST_BUDGET = 1 << 50
-_RANGES: dict[str, tuple[float, float]] = {
+RANGES: dict[str, tuple[float, float]] = {
     "index": (0, 65_535),
     "port": (0, 65_535),
     "admin_port": (0, 65_535),
@@ -34,6 +34,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "drain_timeout_s": (0.0, 1e6),
     "handover_timeout_s": (0.0, 1e6),
 }
+"""The least and the most of each number, alone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,7 +143,7 @@ class PServerSettings(JobSettings):
 
     def __post_init__(self) -> None:
         super(PServerSettings, self).__post_init__()
-        check_ranges(self, _RANGES)
+        check_ranges(self, RANGES)
         if self.durability != "none" and not self.data_dir:
             rule = "given, as durability says that the training is kept on a disk"
             raise SettingError(name="data_dir", value=self.data_dir, rule=rule)
@@ -176,20 +177,7 @@ class PServerSettings(JobSettings):
         Raises:
             SettingError: if they can't be read.
         """
-        budgets: dict[str, int] = {}
-        for part in filter(None, map(str.strip, self.table_memory_budgets.split(","))):
-            table, number = (each.strip() for each in part.rpartition("=")[::2])
-            is_number = number.isdecimal() and len(number) <= len(str(_MOST_BUDGET))
-            if not table or not is_number or not 0 < int(number) <= _MOST_BUDGET:
-                rule = "tables with their bytes, as in users=2000000000,items=500000000"
-            elif table in budgets:
-                rule = f"one budget for each table, and not two for {table}"
-            else:
-                budgets[table] = int(number)
-                continue
-            name, value = "table_memory_budgets", self.table_memory_budgets
-            raise SettingError(name=name, value=value, rule=rule)
-        return budgets
+        return table_budgets_of("table_memory_budgets", self.table_memory_budgets)
 
     @property
     def limits(self) -> Limits:
@@ -212,3 +200,28 @@ class PServerSettings(JobSettings):
         has_budget = bool(self.memory_budget_bytes or self.table_budgets)
         least = min(cores, WAITING_OWNERS) if has_budget else 1
         return self.owner_threads or max(least, min(MAX_OWNERS, cores // 2))
+
+
+def table_budgets_of(name: str, text: str) -> dict[str, int]:
+    """Return budgets of single tables in bytes, by the table's name.
+
+    Args:
+        name: Of the setting, for the error.
+        text: As ``users=2000000000,items=500000000``.
+
+    Raises:
+        SettingError: if they can't be read.
+    """
+    budgets: dict[str, int] = {}
+    for part in filter(None, map(str.strip, text.split(","))):
+        table, number = (each.strip() for each in part.rpartition("=")[::2])
+        is_number = number.isdecimal() and len(number) <= len(str(_MOST_BUDGET))
+        if not table or not is_number or not 0 < int(number) <= _MOST_BUDGET:
+            rule = "tables with their bytes, as in users=2000000000,items=500000000"
+        elif table in budgets:
+            rule = f"one budget for each table, and not two for {table}"
+        else:
+            budgets[table] = int(number)
+            continue
+        raise SettingError(name=name, value=text, rule=rule)
+    return budgets

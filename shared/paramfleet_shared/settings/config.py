@@ -25,7 +25,12 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, Union
 
 from paramfleet_shared.settings.field_docs import sentences_of
-from paramfleet_shared.settings.ranges import SettingError, UnknownSettingError, check_ranges
+from paramfleet_shared.settings.ranges import (
+    SettingError,
+    UnknownSettingError,
+    check_range,
+    check_ranges,
+)
 from paramfleet_shared.settings.security import SecuritySettings
 from paramfleet_shared.values.texts import is_printable, nearest
 
@@ -257,18 +262,25 @@ def resolve(
     return Resolved(value=cls(**values), origins=origins)
 
 
-def check_environment(cls: type, *, section: str, environment: Mapping[str, str]) -> None:
-    """Pass if ``resolve`` would read each variable of a service's own settings.
+def check_environment(
+    cls: type,
+    *,
+    section: str,
+    environment: Mapping[str, str],
+    ranges: Mapping[str, tuple[float, float]],
+) -> None:
+    """Pass if ``resolve`` would read each variable of a service's settings.
 
-    What the values mean isn't looked at, but for their types.
+    What the values say together isn't looked at: each alone has its type and its range.
 
     Args:
         cls: As of ``resolve``.
         section: As of ``resolve``; not empty.
         environment: As of ``resolve``.
+        ranges: Of the service's own fields, as of ``check_ranges``.
 
     Raises:
-        SettingError: if a value can't be read as its field's type.
+        SettingError: if a value can't be read as its field's type, or is outside its range.
         UnknownSettingError: if a name is given that no field answers to.
     """
     by_field, secrets = _variables_of(cls, section)
@@ -276,7 +288,10 @@ def check_environment(cls: type, *, section: str, environment: Mapping[str, str]
     hints = typing.get_type_hints(cls)
     for name, variable in by_field.items():
         if variable in environment:
-            _convert(variable, environment[variable], hints[name])
+            value = _convert(variable, environment[variable], hints[name])
+            range_ = ranges.get(name) or _SECONDS.get(name)
+            if range_ is not None and value is not None:
+                check_range(variable, value, range_)
 
 
 def options_of(cls: type) -> list[Option]:
@@ -416,17 +431,19 @@ def _convert(name: str, value: Any, hint: Any) -> Any:
     if kind is bool:
         return _to_bool(name, value)
     if kind is int and isinstance(value, float):
-        raise SettingError(name=name, value=value, rule="a whole number")
+        raise SettingError(name=name, value=value, rule=_called(kind, name))
     if isinstance(value, bool):
-        raise SettingError(name=name, value=value, rule=_called(kind))
+        raise SettingError(name=name, value=value, rule=_called(kind, name))
     try:
         return kind(value)
     except (TypeError, ValueError) as error:
-        raise SettingError(name=name, value=value, rule=_called(kind)) from error
+        raise SettingError(name=name, value=value, rule=_called(kind, name)) from error
 
 
-def _called(kind: Any) -> str:
+def _called(kind: Any, name: str) -> str:
     """Return what a value of a type is, in words."""
+    if kind is int and name.lower().endswith("_bytes"):
+        return "a whole number of bytes, such as 2147483648"
     return {int: "a whole number", float: "a number", Path: "a path"}.get(kind, "text")
 
 

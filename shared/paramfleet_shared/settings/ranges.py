@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from paramfleet_shared.errors import ContractError
 
-__all__ = ["SettingError", "UnknownSettingError", "check_ranges"]
+__all__ = ["SettingError", "UnknownSettingError", "check_range", "check_ranges"]
 
 
 class SettingError(ContractError):
@@ -47,16 +47,30 @@ def check_ranges(settings: Any, ranges: Mapping[str, tuple[float, float]]) -> No
         SettingError: on a value that is no number of its kind, or is outside.
     """
     defaults = {field.name: field.default for field in fields(settings)}
-    for name, (least, most) in ranges.items():
+    for name, range_ in ranges.items():
         value = getattr(settings, name)
-        if value is None and defaults[name] is None:
-            continue
-        is_whole = isinstance(least, int)
-        kind = int if is_whole else int | float
-        fits = isinstance(value, kind) and not isinstance(value, bool)
-        if not fits or not math.isfinite(value) or not least <= value <= most:
-            rule = f"a {'whole ' if is_whole else ''}number from {least:g} to {_end(most)}"
-            raise SettingError(name=name, value=value, rule=rule)
+        if value is not None or defaults[name] is not None:
+            check_range(name, value, range_)
+
+
+def check_range(name: str, value: Any, range_: tuple[float, float]) -> None:
+    """Look at one number.
+
+    Args:
+        name: Of its setting, for the error.
+        value: It.
+        range_: The least and the most; whole numbers if the least is one.
+
+    Raises:
+        SettingError: if it is no number of its kind, or is outside.
+    """
+    least, most = range_
+    is_whole = isinstance(least, int)
+    kind = int if is_whole else int | float
+    fits = isinstance(value, kind) and not isinstance(value, bool)
+    if not fits or not math.isfinite(value) or not least <= value <= most:
+        rule = f"a {'whole ' if is_whole else ''}number from {least:g} to {_end(most)}"
+        raise SettingError(name=name, value=value, rule=rule)
 
 
 def _end(most: float) -> str:
