@@ -77,7 +77,7 @@ class ColdFolderError(ContractError):
     variable: str
     sentence = (
         "{variable} gives pservers a memory budget, but there is no folder for further rows: "
-        "set PARAMFLEET_PSERVER__COLD_DIR to a folder on a fast disk"
+        "set PARAMFLEET_PSERVER__COLD_DIR to a folder on a fast disk, or give --data_dir"
     )
 
 
