@@ -104,12 +104,12 @@ def test_who_launched_a_job_steers_it_without_any_option_and_the_audit_says_who(
 def test_a_job_that_is_ended_by_command_says_so_and_at_which_step(steered: Steered) -> None:
     saved = '"saved": {"folder": "/saved/7", "step": 2}'
     body = BODY.replace('"step": 1', f'"step": 3, "total_steps": 10, {saved}')
-    launched = steered.start(body=body)
+    launched = steered.start("--job=flights", body=body)
 
     ended = steered.until_done("end")
     steered.end(launched)
 
-    assert (ended.returncode, ended.stdout) == (0, "the job ends\n"), ended.stderr
+    assert (ended.returncode, ended.stdout) == (0, "job flights ends\n"), ended.stderr
     last = (
         r"ended by `paramfleet end` after \d:\d\d: step 3 of 10, staleness 0, async; logs in .*"
     )

@@ -207,7 +207,8 @@ def _end(operator: Operator, options: dict[str, Any]) -> None:
     A script that leaves its loop when fleet.should_stop() is true then runs the code after the
     loop. Any other script ends without running further code.
     """
-    show(operator.post("end"), ["the job ends"], options)
+    job = operator.get("status")["job"]
+    show(operator.post("end"), [f"job {job} ends"], options)
 
 
 def _drain(operator: Operator, options: dict[str, Any]) -> None:
