@@ -106,7 +106,7 @@ def _launch(
         script = script_of(arguments, model=model, options=option)
         code = 1
         try:
-            again = CommandLine.of(tuple(sys.argv[1:]), arguments)
+            again = CommandLine.of(tuple(sys.argv[1:]), arguments, environment)
             code = _launched(resolved, script, environment, console, again)
         finally:
             console.close(keeps_results=code == 0)

@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from paramfleet_shared.checkpoint.cuts import Cut
+from paramfleet_shared.checkpoint.manifest import Manifest, write_manifest
 from paramfleet_shared.settings.config import read_environment
 from paramfleet_shared.system.processes.keeping import tied
 
@@ -118,6 +120,26 @@ def test_a_job_that_is_ended_by_command_says_so_and_at_which_step(steered: Steer
         "newest checkpoint: /saved/7 (step 2); go on with: paramfleet launch --resume /saved/7 "
     )
     assert launched.said[-2].startswith(newest)
+
+
+def test_a_job_that_has_saved_nothing_names_the_checkpoint_that_it_began_from(
+    steered: Steered, tmp_path: Path
+) -> None:
+    first = tmp_path / "saved" / "first"
+    first.mkdir(parents=True)
+    write_manifest(first, Manifest(tables=(), files=(), cut=Cut(consistent=True)))
+    steered.environment["PARAMFLEET_WORKER__VISUAL_PATH"] = str(tmp_path / "visual")
+    launched = steered.start("--resume=saved")
+
+    steered.until_done("end")
+    steered.end(launched)
+
+    told = (
+        f"no checkpoint saved yet; the job began from {first}; with the same "
+        "PARAMFLEET_WORKER__VISUAL_PATH, go on with: paramfleet launch --resume "
+        f"{first} --server_num=1 "
+    )
+    assert launched.said[-2].startswith(told), launched.text
 
 
 def test_of_two_jobs_one_must_be_named(steered: Steered) -> None:

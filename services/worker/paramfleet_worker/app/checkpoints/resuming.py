@@ -12,12 +12,9 @@ from paramfleet_shared.files.addresses import place_of
 from paramfleet_worker.app.checkpoints.listing import list_checkpoints
 from paramfleet_worker.app.checkpoints.verifying import problem_of
 from paramfleet_worker.core.checkpoints.choosing import choose, farther_than
-from paramfleet_worker.core.checkpoints.command_line import CommandLine
+from paramfleet_worker.core.checkpoints.command_line import RESUME_FROM, CommandLine
 
 __all__ = ["RESUME_FROM", "NoWholeCheckpointError", "resume_environment"]
-
-RESUME_FROM = "PARAMFLEET_WORKER__RESUME_FROM"
-"""The variable that names the checkpoint."""
 
 
 class NoWholeCheckpointError(IntegrityError):
@@ -65,10 +62,12 @@ def resume_environment(
     skipped = [each for each, _ in choice.skipped]
     farther = farther_than(chosen, (each for each in found if each not in skipped))
     if farther is not None:
-        command = (again or CommandLine()).resuming(farther.path)
+        again = again or CommandLine()
+        same = f", {again.same}" if again.same else ""
         say(
             f"warning: that is the newest checkpoint, but {farther.name} has more steps "
-            f"({farther.step}); to continue from that one: {command}"
+            f"({farther.step}); to continue from that one{same}: "
+            f"{again.resuming(farther.path)}"
         )
     if chosen.consistent is False:
         say(f"warning: {chosen.name} is not a consistent cut (paramfleet checkpoint verify)")

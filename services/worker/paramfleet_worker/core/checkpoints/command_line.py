@@ -2,9 +2,16 @@
 
 import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["CommandLine"]
+__all__ = ["RESUME_FROM", "CommandLine"]
+
+RESUME_FROM = "PARAMFLEET_WORKER__RESUME_FROM"
+"""The variable that names the checkpoint to a job's processes."""
+
+_OF_PROCESSES = ("PARAMFLEET_COORDINATOR__", "PARAMFLEET_PSERVER__", "PARAMFLEET_WORKER__")
+"""Begins of variables that are settings of a job's processes."""
 
 _SECRET = re.compile(
     r"(?=-|.*=)[\w.-]*(pass(word|wd|phrase)?|pwd|secret|token|credential|(api|access|private)"
@@ -25,19 +32,36 @@ class CommandLine:
     """What stands before the script; ``launch`` is the first word."""
     rest: tuple[str, ...] = ()
     """The script and its arguments."""
+    variables: tuple[str, ...] = ()
+    """Names of variables in its environment that are settings of the job's processes."""
 
     @classmethod
-    def of(cls, words: tuple[str, ...], rest: tuple[str, ...]) -> "CommandLine":
+    def of(
+        cls, words: tuple[str, ...], rest: tuple[str, ...], environment: Mapping[str, str]
+    ) -> "CommandLine":
         """Return the command line of this process, if a user has typed it.
 
         Args:
             words: All of them, without the program's name.
             rest: The script and its arguments, as they were found in them.
+            environment: This process's.
         """
+        variables = tuple(
+            sorted(
+                name
+                for name, value in environment.items()
+                if name.startswith(_OF_PROCESSES) and value and name != RESUME_FROM
+            )
+        )
         num = len(words) - len(rest)
         if words[:1] != ("launch",) or words[num:] != rest:
-            return cls()
-        return cls(words[:num], rest)
+            return cls(variables=variables)
+        return cls(words[:num], rest, variables)
+
+    @property
+    def same(self) -> str:
+        """Return which variables the next command needs as well; empty for none."""
+        return f"with the same {', '.join(self.variables)}" if self.variables else ""
 
     def resuming(self, path: str) -> str:
         """Return the command that continues from a checkpoint.

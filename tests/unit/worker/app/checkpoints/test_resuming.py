@@ -49,7 +49,8 @@ def test_an_older_one_with_more_steps_is_named_with_the_command_that_takes_it(
     (farther / "manifest.json").write_text(json.dumps(manifest))
     lines: list[str] = []
     newest = write("again", steps=5)
-    again = CommandLine.of(("launch", "--resume=saved", "train.py"), ("train.py",))
+    words = ("launch", "--resume=saved", "train.py")
+    again = CommandLine.of(words, words[2:], {"PARAMFLEET_PSERVER__COLD_DIR": "/cold"})
 
     found = resume_environment(newest.parent, lines.append, again)
 
@@ -58,7 +59,8 @@ def test_an_older_one_with_more_steps_is_named_with_the_command_that_takes_it(
     assert told == f"resume: the job continues from {newest}, step 5"
     assert warning == (
         "warning: that is the newest checkpoint, but a long run has more steps (900); to "
-        f"continue from that one: paramfleet launch --resume '{farther}' train.py"
+        f"continue from that one, with the same PARAMFLEET_PSERVER__COLD_DIR: "
+        f"paramfleet launch --resume '{farther}' train.py"
     )
     lines.clear()
     resume_environment(farther, lines.append)

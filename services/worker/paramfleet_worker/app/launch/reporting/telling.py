@@ -15,6 +15,7 @@ from paramfleet_worker.app.launch.reporting.advice import Advice
 from paramfleet_worker.app.launch.reporting.page_link import show_page
 from paramfleet_worker.app.launch.reporting.reasons import HasOutput, how_of, reason_of
 from paramfleet_worker.app.launch.reporting.verdict import Verdict, short_path
+from paramfleet_worker.core.checkpoints.command_line import RESUME_FROM
 from paramfleet_worker.core.doctor.machine import FEW_FILES
 from paramfleet_worker.core.events import Dismiss, Excuse, ProcessName, Report
 from paramfleet_worker.core.showing.disks import DiskFaults
@@ -234,14 +235,22 @@ class Telling:
         self._console.tell(f"{ended} {course}; {logs}")
 
     def _say_saved(self) -> None:
-        """Say which checkpoint this job has written last, and how to go on from there."""
+        """Say which checkpoint this job has written last, and how to go on from there.
+
+        Where it has written none, that is the one with which it began, if it had one.
+        """
         newest = self._saved
+        begun = self._prepared.environment.get(RESUME_FROM, "")
         if newest is not None:
             step = "" if newest.step is None else f" (step {newest.step:,})"
-            command = self._prepared.again.resuming(newest.folder)
-            self._console.say(
-                f"newest checkpoint: {newest.folder}{step}; go on with: {command}"
-            )
+            folder, told = newest.folder, f"newest checkpoint: {newest.folder}{step}"
+        elif begun:
+            folder, told = begun, f"no checkpoint saved yet; the job began from {begun}"
+        else:
+            return
+        again = self._prepared.again
+        how = f"{again.same}, go on with" if again.same else "go on with"
+        self._console.say(f"{told}; {how}: {again.resuming(folder)}")
 
     def _hear(self, name: ProcessName, line: bytes) -> None:
         if self._verdict is not None:
