@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -319,8 +320,15 @@ async def test_its_admin_address_tells_how_it_stands(job: Job) -> None:
     assert await coordinator == 0
 
 
+@pytest.mark.parametrize(
+    ("threads", "said"), [(1, []), (3, ["group=0 blocks=1 threads=1 owner_threads=3"])]
+)
 async def test_one_that_comes_back_says_how_far_it_is_and_what_it_has_restored(
-    job: Job, tmp_path: Path
+    job: Job,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    threads: int,
+    said: list[str],
 ) -> None:
     keeps = {"index": 0, "durability": "async", "data_dir": str(tmp_path / "data")}
     coordinator = job.coordinator()
@@ -340,7 +348,7 @@ async def test_one_that_comes_back_says_how_far_it_is_and_what_it_has_restored(
     former.cancel()
     await asyncio.wait([former])
 
-    server, ended = job.pserver(**keeps)
+    server, ended = job.pserver(**keeps, owner_threads=threads)
     seen = []
     while (state := server.status()["state"]) != "serving":
         seen.append((state, server.status().get("restoring"), server.ready()))
@@ -358,6 +366,8 @@ async def test_one_that_comes_back_says_how_far_it_is_and_what_it_has_restored(
     restored: Any = server.status()["restored"]
     assert (restored["rows"], restored["commands"]) == (50, progress["commands"])
     assert restored["seconds"] >= 0
+    logged = capsys.readouterr().err
+    assert re.findall(r"pserver\.keeps_blocks (.*?) reason=", logged) == said
     assert await ended is None
     assert await coordinator == 0
 

@@ -527,6 +527,11 @@ class Routes:
             if training.identities.incarnation(rank) > incarnation
         ]
 
+    @property
+    def num_blocks(self) -> int:
+        """Return into how many blocks the shards of each table are divided."""
+        return self._store.num_owners
+
     def log_facts(self) -> dict[str, Any] | None:
         """Return how the log is; None where there is none."""
         journal = self._journal

@@ -68,6 +68,11 @@ __all__ = ["Continued", "GroupParts", "HostedGroup", "Planned", "store_of"]
 
 log = logging.getLogger(__name__)
 
+_KEEPS_BLOCKS = (
+    "the training began with this number of blocks, one for each thread there, and keeps it; a "
+    "job that starts from a checkpoint has as many blocks as there are owner_threads"
+)
+
 PUBLISH_PERIOD_S = 1.0
 """Seconds between two looks at the tables for the job's status."""
 
@@ -379,9 +384,20 @@ class HostedGroup:
             OSError: if the system refuses.
         """
         progress = self._progress = RestoreProgress()
+        own_blocks = routes.num_blocks
         if not await routes.recover(progress):
             self._progress = None
             return False
+        if routes.num_blocks != own_blocks:
+            threads = len(self._parts.owners)
+            facts = {
+                "group": self.index,
+                "blocks": routes.num_blocks,
+                "threads": min(threads, routes.num_blocks),
+                "owner_threads": threads,
+                "reason": _KEEPS_BLOCKS,
+            }
+            log.info("pserver.keeps_blocks", extra=facts)
         await routes.count_rows()
         rows = [each for each in routes.facts()["tables"] if each["kind"] == "sparse"]
         self._restored = {
