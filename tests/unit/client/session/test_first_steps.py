@@ -78,7 +78,7 @@ def test_what_numba_compiles_of_ours_is_told_as_it_begins_and_behind_the_step() 
         news.tell()
 
     assert begun[0] == "kernels.compiling"
-    assert "once: half a minute" in begun[1]["doing"]
+    assert "only the first start" in begun[1]["doing"]
     (_, ended) = said
     assert ended[0] == "kernels.compiled"
     assert ended[1]["seconds"] >= 0
