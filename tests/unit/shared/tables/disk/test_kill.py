@@ -83,7 +83,7 @@ def _is_there(folder: Path, rows: Rows, seed: int, number: int, *, is_begun: boo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1])
+@pytest.mark.parametrize("seed", [1, 2])  # the log at once, and by ranges
 def test_a_killed_process_leaves_what_was_acknowledged(tmp_path: Path, seed: int) -> None:
     made = survive(tmp_path, KILLS, seed)
 
@@ -93,7 +93,7 @@ def test_a_killed_process_leaves_what_was_acknowledged(tmp_path: Path, seed: int
 def main() -> None:
     """Kill as many times as the argument says."""
     with tempfile.TemporaryDirectory() as folder:
-        made = survive(Path(folder), int(sys.argv[1]), 7)
+        made = survive(Path(folder), int(sys.argv[1]), 8)
     sys.stdout.write(f"{len(made)} kills, {sum(made)} changes acknowledged, none lost\n")
 
 
