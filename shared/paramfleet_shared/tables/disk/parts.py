@@ -62,9 +62,7 @@ class TierParts:
 
     def is_logged(self, keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """Return which of keys, uint64 [n], the log names: bool [n]."""
-        named = np.zeros(keys.size, np.bool_)
-        for part in self._log.parts:
-            named |= part.find(keys) != UNKNOWN
+        named: NDArray[np.bool_] = self._log.find(keys) != UNKNOWN
         return named
 
     def homes_of(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:

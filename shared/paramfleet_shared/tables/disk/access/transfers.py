@@ -188,6 +188,11 @@ class Transfers:
         """Return what is used: ``ring`` or ``threads``."""
         return "threads" if self._ring is None else "ring"
 
+    @property
+    def engine_of_others(self) -> Engine:
+        """Return with what others for the same files are made: no ring where there was none."""
+        return "threads" if self._ring is None else "auto"
+
     def run(
         self, file: int, offsets: NDArray[np.int64], sizes: NDArray[np.int64],
         addresses: NDArray[np.int64], *, write: bool = False,

@@ -54,6 +54,11 @@ def _begins_at(num_ranges: int) -> float:
     return (num_ranges + 1) / (num_ranges + 1 + 2 * _MEANWHILE)
 
 
+def _entries_of_merge(num_entries: int, num_ranges: int) -> int:
+    """Return how many of all entries a merge has, while one comes after the other."""
+    return int(num_entries * _begins_at(num_ranges) * 2 / (num_ranges + 1))
+
+
 def keys_at_once(num_entries: int) -> int:
     """Return with how many keys each page is written, times the pages.
 
@@ -61,7 +66,7 @@ def keys_at_once(num_entries: int) -> int:
         num_entries: That there is memory for.
     """
     num = _ranges_for(num_entries)
-    return int(num_entries * _begins_at(num) * 2 * num / (num + 1))
+    return num * _entries_of_merge(num_entries, num)
 
 
 def most_logged(num_entries: int) -> int:
@@ -142,7 +147,7 @@ class WriteAhead:
     @property
     def entries_of_merge(self) -> int:
         """Return how many entries a merge has, while one comes after the other."""
-        return int(self._most_entries * _begins_at(self.num_ranges) * 2 / (self.num_ranges + 1))
+        return _entries_of_merge(self._most_entries, self.num_ranges)
 
     @property
     def entries_meanwhile(self) -> int:

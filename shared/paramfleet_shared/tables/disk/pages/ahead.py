@@ -4,7 +4,6 @@ What was read is the same as on disk until a page is written: then it is used no
 """
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +11,6 @@ from numpy.typing import NDArray
 from paramfleet_shared.tables.disk.access.buffers import AheadBuffer
 from paramfleet_shared.tables.disk.kernels.pages import first_damaged
 from paramfleet_shared.tables.disk.pages.files import PageFiles
-
-if TYPE_CHECKING:
-    from paramfleet_shared.tables.disk.access.transfers import Engine
 
 __all__ = ["PagesAhead"]
 
@@ -66,7 +62,7 @@ class PagesAhead:
         buffer = buffers.ahead[0]
         buffers.ahead.rotate(-1)
         request = _Request(numbers, buffer)
-        engine: Engine = "auto" if self._files.transfers.engine == "ring" else "threads"
+        engine = self._files.transfers.engine_of_others
         by = buffer.lend(request, partial(self._forget, request), engine, buffers.threads)
         self._requests.append(request)
         self._files.begin_read(self._files.main, numbers, by)

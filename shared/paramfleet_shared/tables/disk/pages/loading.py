@@ -70,10 +70,8 @@ class Reader:
 
     def __init__(self, files: PageFiles, arena: Arena | None = None) -> None:
         self._files = files
-        has_ring = files.transfers.engine == "ring"
-        self._transfers = Transfers(
-            "auto" if has_ring else "threads", may_begin=True, threads=files.buffers.threads
-        )
+        engine = files.transfers.engine_of_others
+        self._transfers = Transfers(engine, may_begin=True, threads=files.buffers.threads)
         self._arena = Arena() if arena is None else arena
         self._numbers = self._extra = np.empty(0, np.int64)
         files.helpers.add(self)

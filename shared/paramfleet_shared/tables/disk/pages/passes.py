@@ -118,9 +118,11 @@ class _Behind:
             TierFailedError: if the system refuses.
         """
         if self._transfers is None:  # here: a ring is its thread's own
-            has_ring = self._files.transfers.engine == "ring"
-            threads = self._files.buffers.threads
-            self._transfers = Transfers("auto" if has_ring else "threads", threads=threads)
+            engine, threads = (
+                self._files.transfers.engine_of_others,
+                self._files.buffers.threads,
+            )
+            self._transfers = Transfers(engine, threads=threads)
         self._pages.overwrite(loaded, rows, is_changed, self._transfers)
 
     def wait(self) -> None:
