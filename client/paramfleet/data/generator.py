@@ -15,6 +15,8 @@ The protocol is Fleet's: a class with ``generate_sample``, run as the program of
     Reader().run_from_stdin()
 """
 
+import os
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TextIO
@@ -76,10 +78,16 @@ class DataGenerator:
     def run_from_stdin(self) -> None:
         """Write the samples of every line of the standard input to the standard output.
 
+        In a pipeline, as ``reader | head``, SIGPIPE ends the process once nobody reads it.
+
         Raises:
             BadSampleError: if a sample isn't one.
         """
-        self._run((self.generate_sample(line) for line in sys.stdin), sys.stdout)
+        try:
+            self._run((self.generate_sample(line) for line in sys.stdin), sys.stdout)
+        except BrokenPipeError:
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGPIPE)
 
     def run_from_memory(self) -> None:
         """Write the samples of ``generate_sample(None)`` to the standard output.
@@ -140,7 +148,10 @@ class MultiSlotStringDataGenerator(DataGenerator):
     @override
     def _gen_str(self, line: Any) -> str:
         words = []
-        for _, values in self._pairs(line):
+        for name, values in self._pairs(line):
+            if isinstance(values, str):
+                rule = f"the values of {name} are a string, {values!r}: put it in a list"
+                raise self._fail(rule)
             words.append(str(len(values)))
             words.extend(values)
         return " ".join(words) + "\n"

@@ -21,7 +21,6 @@ from paramfleet.data.reading.threads import Readers
 from paramfleet.data.settings import DatasetSettings
 from paramfleet.data.shuffling import Drawing, exchange_rows, permuted
 from paramfleet.data.store import Store
-from paramfleet_shared.errors import FleetError
 
 __all__ = ["Fleet", "InMemoryDataset", "NotLoadedError"]
 
@@ -377,7 +376,7 @@ class _Preload:
     def __init__(
         self, dataset: InMemoryDataset, settings: DatasetSettings, files: list[str]
     ) -> None:
-        self._result: _Loaded | FleetError | None = None
+        self._result: _Loaded | BaseException | None = None
         self._work: Callable[[], _Loaded] = lambda: dataset._read(settings, files)  # noqa: SLF001 - its dataset
         self._thread = threading.Thread(
             target=self._run, name="paramfleet-preload", daemon=True
@@ -391,9 +390,9 @@ class _Preload:
             FleetError: what went wrong.
         """
         self._thread.join()
-        if isinstance(self._result, FleetError):
+        assert self._result is not None, "the thread has ended"
+        if isinstance(self._result, BaseException):
             raise self._result
-        assert self._result is not None, "any other error has ended the thread loudly"
         return self._result
 
     @property
@@ -404,5 +403,5 @@ class _Preload:
     def _run(self) -> None:
         try:
             self._result = self._work()
-        except FleetError as error:
+        except BaseException as error:  # noqa: BLE001 - the end of a thread: wait() raises it
             self._result = error

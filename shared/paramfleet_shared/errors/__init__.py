@@ -49,8 +49,10 @@ __all__ = [
 _MAX_MESSAGE = 4000
 """Characters of a whole sentence."""
 
-_MORE_SHOWN = {"reason": 2000, "rule": 2000, "remedy": 2000, "path": 1000, "where": 1000}
-"""Characters of facts that are sentences or paths; of others ``MAX_SHOWN``."""
+_MORE_SHOWN = dict.fromkeys(("reason", "rule", "remedy", "words"), 2000) | dict.fromkeys(
+    ("path", "where"), 1000
+)
+"""Characters of facts that are sentences, output or paths; of others ``MAX_SHOWN``."""
 
 _CLASS_OF_CODE: dict[str, type["FleetError"]] = {}
 

@@ -110,6 +110,16 @@ class Parser:
             facts = {"slot": self._layout.names[0], "column": 1, "reason": reason}
             raise BadLineError(source=self._source, line=self._line + 1, **facts)  # type: ignore[arg-type]
 
+    @property
+    def rest(self) -> bytes:
+        """What follows the last newline."""
+        return bytes(self._rest)
+
+    @property
+    def num_lines(self) -> int:
+        """Lines until the last newline, those passed over too."""
+        return self._line
+
     def finish(self) -> Iterator[Block]:
         """Yield what follows the last newline; the last block says that it is the last.
 

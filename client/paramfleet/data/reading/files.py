@@ -214,11 +214,15 @@ def read_some(opened: IO[bytes], file: str, size: int = CHUNK_BYTES) -> bytes:
         CannotReadFileError: if reading fails.
     """
     try:
-        return opened.read(size)
+        data = opened.read(size)
     except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError) as error:
         raise DamagedFileError(file=file, reason=f"{error}") from error
     except OSError as error:
         raise CannotReadFileError(file=file, reason=f"{error}") from error
+    packed: Any = getattr(opened, "myfileobj", None)  # the file below gzip's
+    if not data and packed is not None and not packed.tell():
+        raise DamagedFileError(file=file, reason="it has no bytes, not even gzip's header")
+    return data
 
 
 class _Unpacked(lzma.LZMAFile):

@@ -1,5 +1,8 @@
 """A pipe command: a file goes in, MultiSlot text comes out.
 
+A command must succeed, each program of a pipeline too. One that SIGPIPE ended because a later
+one needed no more, as in ``reader | head``, has succeeded; so it is in Paddle.
+
 The command waits when its output isn't read: the pipe between them is all that is
 buffered. It has a process group of its own, which is killed if its output isn't read to the
 end, also when this process ends, however it ends: a keeper of this process watches that.
@@ -9,6 +12,7 @@ import atexit
 import contextlib
 import fcntl
 import io
+import logging
 import os
 import selectors
 import signal
@@ -19,17 +23,23 @@ from typing import IO
 
 from paramfleet.data.reading.files import CHUNK_BYTES, read_some
 from paramfleet.data.reading.paddlerec import PADDLE_NAMES
+from paramfleet.data.reading.shell import STOPPED_BY_READER, is_pipeline, shell_command
 from paramfleet_shared.errors import ContractError, FleetError
 from paramfleet_shared.settings.config import read_environment
 from paramfleet_shared.system.clock import Clock
 from paramfleet_shared.system.processes.keeping import Keeper, behind_gate
 
-__all__ = ["Pipe", "PipeFailedError", "PipeTimeoutError"]
+__all__ = ["Pipe", "PipeCutOffError", "PipeFailedError", "PipeTimeoutError"]
+
+log = logging.getLogger(__name__)
 
 _KEPT_BYTES = 4096
 """Of what a command says on its standard error."""
 
 _KEPT_LINES = 10
+
+_SHOWN_WORDS = 1500
+"""Characters of them in an error: the end, where Python names the exception."""
 
 _END_POLL_S = 0.02
 """Between two looks whether a command has ended that has closed its output."""
@@ -50,6 +60,21 @@ class PipeFailedError(ContractError):
     status: int
     words: str
     sentence = "pipe_command {command!r} ended with {status} at {file}; it said:\n{words}"
+
+
+class PipeCutOffError(ContractError):
+    """The output of a pipe command ends inside a line, though the command succeeded."""
+
+    code = "contract.pipe_cut_off"
+    command: str
+    file: str
+    line: int
+    tail: bytes
+    sentence = (
+        "pipe_command {command!r} succeeded at {file}, but its output ends inside line {line}, "
+        "without a newline, with {tail!r}: it may have stopped early. If the line is complete, "
+        "append  | sed '$a\\'  to the command, which adds the newline"
+    )
 
 
 class PipeTimeoutError(ContractError):
@@ -87,8 +112,10 @@ class Pipe:
         self._input = opened
         self._words = b""
         self._is_open = True
+        self._has_output = False
         self._feed_error: FleetError | None = None
         is_plain = isinstance(opened, io.BufferedReader) and _has_descriptor(opened)
+        self._has_input = is_plain and os.fstat(opened.fileno()).st_size > 0
         keeper = _keeper()
         self._process = _start(command, opened if is_plain else subprocess.PIPE, keeper=keeper)
         self._kill = weakref.finalize(self, _kill, self._process, keeper)
@@ -120,12 +147,15 @@ class Pipe:
             for key, _ in self._selector.select(left_s if self._is_open else _END_POLL_S):
                 data = os.read(key.fd, CHUNK_BYTES)
                 if data and key.fileobj is out:
+                    self._has_output = True
                     return data
                 if not data:
                     self._selector.unregister(key.fileobj)
                     self._is_open = self._is_open and key.fileobj is error
                 self._words = (self._words + data)[-_KEPT_BYTES:]
         self._require_good_end()
+        if self._has_input and not self._has_output:
+            self._note_no_output()
         return b""
 
     def close(self) -> None:
@@ -153,13 +183,23 @@ class Pipe:
             self._feeder.join()
         if self._feed_error is not None:
             raise self._feed_error
-        if self._process.returncode:
+        status = self._process.returncode
+        if status == STOPPED_BY_READER and is_pipeline(self._command):
+            return
+        if status:
             raise PipeFailedError(
-                command=self._command,
-                file=self._file,
-                status=self._process.returncode,
-                words=self._last_words(),
+                command=self._command, file=self._file, status=status, words=self._last_words()
             )
+
+    def _note_no_output(self) -> None:
+        """Say that the file has no example: that may be meant, or the command did nothing."""
+        facts = {
+            "command": self._command,
+            "file": self._file,
+            "words": self._last_words(),
+            "remedy": "none if no line of the file is an example; else see what it printed",
+        }
+        log.warning("worker.pipe_wrote_nothing", extra=facts)
 
     def _too_silent(self) -> PipeTimeoutError:
         return PipeTimeoutError(
@@ -171,7 +211,7 @@ class Pipe:
 
     def _last_words(self) -> str:
         lines = self._words.decode(errors="replace").splitlines()
-        return "\n".join(lines[-_KEPT_LINES:])
+        return "\n".join(lines[-_KEPT_LINES:])[-_SHOWN_WORDS:]
 
     def _feed(self) -> None:
         """Write the input to the command, as fast as that takes it."""
@@ -179,6 +219,7 @@ class Pipe:
         assert stdin is not None
         try:
             while data := read_some(self._input, self._file):
+                self._has_input = True
                 stdin.write(data)
         except BrokenPipeError:
             pass  # it needs no more of it
@@ -211,7 +252,7 @@ def _start(command: str, stdin: IO[bytes] | int, *, keeper: Keeper) -> subproces
     waiting, gate = os.pipe()
     try:
         process = subprocess.Popen(  # noqa: S603 - the user's own command line
-            behind_gate(["/bin/sh", "-c", command], gate=waiting),
+            behind_gate(shell_command(command), gate=waiting),
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -4,6 +4,7 @@ The queue between them is bounded: when it is full, readers wait, and the pipe c
 behind them too. The consumer gets a file's blocks in order, whatever comes in between.
 """
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,11 +13,16 @@ from typing import IO
 from paramfleet.data.parsing.bad_lines import BadLines
 from paramfleet.data.parsing.parser import Block, Parser, Scratch
 from paramfleet.data.reading.files import located, open_file, read_some
-from paramfleet.data.reading.pipe import Pipe
+from paramfleet.data.reading.pipe import Pipe, PipeCutOffError
 from paramfleet.data.settings import DatasetSettings
 from paramfleet_shared.system.clock import SystemClock
 
 __all__ = ["Readers"]
+
+log = logging.getLogger(__name__)
+
+_SHOWN_BYTES = 40
+"""Of a line that was cut off."""
 
 
 class Readers:
@@ -47,6 +53,8 @@ class Readers:
         self._blocks: deque[Block] = deque()
         self._error: BaseException | None = None
         self._closed = False
+        self._noted_end = False
+        """Whether the log says that a file ends without a newline: once an epoch is enough."""
         self._changed = threading.Condition()
         self._pipes: set[Pipe] = set()
         self._num_working = min(settings.thread_num, len(self._numbers))
@@ -92,7 +100,7 @@ class Readers:
         try:
             while not self._closed and (number := self._next_file()) is not None:
                 self._read(number, scratch)
-        except Exception as error:  # noqa: BLE001 - the end of a thread: the consumer raises it
+        except BaseException as error:  # noqa: BLE001 - the end of a thread: the consumer raises it
             with self._changed:
                 if self._is_wanted:
                     self._error = error
@@ -123,7 +131,8 @@ class Readers:
         opened = open_file(file, settings)
         if is_plain:
             with opened:
-                self._pass_on(_pieces(opened, name), parser)
+                if self._pass_on(_pieces(opened, name), parser):
+                    self._end(parser, name)
             return
         pipe = Pipe(
             command,
@@ -138,21 +147,30 @@ class Readers:
         if closed:  # before close() could know of it
             pipe.close()
         try:
-            self._pass_on(iter(pipe.read, b""), parser)
+            if self._pass_on(iter(pipe.read, b""), parser):
+                _require_whole(parser, command, name)
+                self._end(parser, name)
         finally:
             with self._changed:
                 self._pipes.discard(pipe)
             pipe.close()
             pipe.release()
 
-    def _pass_on(self, pieces: Iterator[bytes], parser: Parser) -> None:
-        for piece in pieces:
-            for block in parser.feed(piece):
-                if not self._put(block):
-                    return
-        for block in parser.finish():
-            if not self._put(block):
-                return
+    def _pass_on(self, pieces: Iterator[bytes], parser: Parser) -> bool:
+        """Parse all pieces; return False if no more blocks are wanted."""
+        return all(self._put(block) for piece in pieces for block in parser.feed(piece))
+
+    def _end(self, parser: Parser, file: str) -> None:
+        """Parse the last line, which may lack a newline: in a file that was cut off, too."""
+        if parser.rest and not self._noted_end:
+            self._noted_end = True
+            facts = {
+                "file": file,
+                "line": parser.num_lines + 1,
+                "remedy": "none if the file is complete: its last line is read",
+            }
+            log.warning("worker.no_final_newline", extra=facts)
+        all(self._put(block) for block in parser.finish())
 
     def _put(self, block: Block) -> bool:
         """Wait for room; returns False if no more blocks are wanted."""
@@ -167,6 +185,17 @@ class Readers:
     @property
     def _is_wanted(self) -> bool:
         return not self._closed and self._error is None
+
+
+def _require_whole(parser: Parser, command: str, file: str) -> None:
+    """See that the output of a command ends with a newline.
+
+    Raises:
+        PipeCutOffError: if not: a command that stops inside a number leaves another number.
+    """
+    if rest := parser.rest:
+        line, tail = parser.num_lines + 1, rest[-_SHOWN_BYTES:]
+        raise PipeCutOffError(command=command, file=file, line=line, tail=tail)
 
 
 def _pieces(opened: IO[bytes], file: str) -> Iterator[bytes]:

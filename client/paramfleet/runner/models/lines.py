@@ -27,6 +27,8 @@ def read_lines(file: str | Path) -> Iterator[tuple[int, str]]:
         LineError: if the file can't be read on: damaged, cut short, or not UTF-8.
     """
     path, number = Path(file), 0
+    if path.suffix == ".gz" and path.is_file() and not path.stat().st_size:
+        raise LineError(file=str(file), line=1, rule="the file has no bytes, not even gzip's")
     try:
         with (
             gzip.open(path, "rt", encoding="utf-8")
