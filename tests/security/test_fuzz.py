@@ -106,6 +106,7 @@ def messages(mode: str, folder: str) -> dict[str, list[Message]]:
         ],
         "void": [Message(fields={**ABOUT, "sequence": 2})],
         "wait_turn": [Message(fields={**ABOUT, "step": 0})],
+        "await_step": [Message(fields={**ABOUT, "step": 0})],
         "answer": [
             Message(
                 fields={**ABOUT, "to": 1, "ends": False, "own": 1, "before": 0},
@@ -211,7 +212,9 @@ def test_workers_refuse_odd_samples_of_each_other_by_name(target: Target) -> Non
     worker = Communicator()
     worker.start()
     worker.join(settings, index=0)
-    running = _Running("fuzz", worker, settings, lambda s, n, _: kept.append((s, n)))
+    running = _Running(
+        "fuzz", worker, settings, lambda s, n, _: kept.append((s, n)), gather=lambda *_: []
+    )
     endpoint = worker.wait(running._listen())
     worker.wait(running._begin([0, 1]))
 

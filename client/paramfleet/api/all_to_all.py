@@ -89,7 +89,10 @@ class Exchange:
             for number, (_, message) in enumerate(outgoing([0])):
                 receive(0, number, message)
             return
-        exchange = _Running(name, communicator, self._session.settings, receive)
+        backend = self._session.backend
+        exchange = _Running(
+            name, communicator, self._session.settings, receive, gather=backend.gather
+        )
         try:
             with self._session.meeting("fleet.exchange"):
                 ranks = exchange.open()
@@ -103,7 +106,13 @@ class _Running:
     """One exchange of one worker; its state belongs to the communicator's loop."""
 
     def __init__(
-        self, name: str, communicator: Communicator, settings: WorkerSettings, receive: Receive
+        self,
+        name: str,
+        communicator: Communicator,
+        settings: WorkerSettings,
+        receive: Receive,
+        *,
+        gather: Callable[[str, bytes], list[bytes]],
     ) -> None:
         self._name = name
         self._communicator = communicator
@@ -111,6 +120,7 @@ class _Running:
         self._tls = tls_of(settings, "worker")
         self._secret = secret_of(settings)
         self._receive = receive
+        self._gather_all = gather
         self._rank = communicator.session.member.index
         self._channels: dict[int, Channel] = {}
         self._sent: Counter[int] = Counter()
@@ -169,8 +179,7 @@ class _Running:
         self._communicator.say_last(self._close())
 
     def _gather(self, what: str, payload: bytes) -> list[bytes]:
-        session = self._communicator.session
-        return self._communicator.wait(session.gather(f"fleet.exchange.{what}", payload))
+        return self._gather_all(f"fleet.exchange.{what}", payload)
 
     async def _begin(self, ranks: Iterable[int]) -> None:
         """Take messages from now on, from the workers that take part."""

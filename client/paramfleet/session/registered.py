@@ -94,6 +94,8 @@ class Registered:
         self._counts: dict[str, list[int]] = {}
         """At the ends of the latest steps, how often each schedule had stepped."""
         self._inside = False
+        self._has_batch = True
+        """Whether the step that is taken has a batch of this worker: schedules follow it."""
         self._changed = threading.Condition()
         self._steps = 0
         self._is_over = False
@@ -127,16 +129,25 @@ class Registered:
         return any(map(_is_position, self._objects.values()))
 
     @contextmanager
+    def without_batch(self) -> Generator[None, None, None]:
+        """Take the block's step for one of other workers: the script's schedules don't step."""
+        self._has_batch = False
+        try:
+            yield
+        finally:
+            self._has_batch = True
+
+    @contextmanager
     def ending_step(self, optimizer: _CountsSteps | None) -> Generator[None, None, None]:
         """Note where this worker is at a step's end; the block may save."""
-        self._inside = True
+        self._inside = self._has_batch
         self.note(0 if optimizer is None else optimizer.num_steps)
         try:
             yield
         finally:
             self._inside = False
             for name, each in self._objects.items():
-                if _steps_often(each):
+                if self._has_batch and _steps_often(each):
                     self._counts[name] = [*self._counts.get(name, ())[-2:], each.last_epoch]
 
     def end(self) -> None:
@@ -271,7 +282,7 @@ class Registered:
                 found.not_saved[f"{_STATES}/{name}"] = why
                 continue
             found.states[name] = state
-            if _steps_often(each) and self._steps_after(name, each):
+            if self._has_batch and _steps_often(each) and self._steps_after(name, each):
                 found.pending.append(name)
         for name, state in self.positions().items():
             if (why := _why_not_plain(state)) is not None:

@@ -31,6 +31,11 @@ class ExampleCounter:
         """Examples since the last ``take``; 1 if no watched model saw any."""
         return self._seen or 1
 
+    @property
+    def has_seen(self) -> bool:
+        """Whether a watched model was called since the last ``take``."""
+        return self._seen > 0
+
     def take(self) -> int:
         """Return the examples since the last call; 1 if no watched model saw any.
 

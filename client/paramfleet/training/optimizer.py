@@ -332,21 +332,48 @@ class DistributedOptimizer(torch.optim.Optimizer):
         seen = self._count_examples()
         count = seen if examples is None else examples
         self.times.forward()
-        self.num_begun = self.num_steps + 1
-        for table, _ in self.tables.sparse:
-            table.step = self.num_begun
+        self._begin_step()
         if examples == 0 or not self._is_outside():
             self.running.step(examples=count)
         else:
             self.running.skip()
         for table, _ in self.tables.sparse:
             table.is_stepped = True
+        self._end_step(count)
+        return returned
+
+    def take_others_step(self) -> None:
+        """Take part in a step of other workers of sync, without a batch.
+
+        Gradients and rows of this worker stay as they are.
+
+        Raises:
+            FleetError: as ``step``.
+        """
+        self.step_loss = None
+        self._begin_step()
+        self.running.take_others_step()
+        self._end_step(0)
+
+    def _begin_step(self) -> None:
+        self.num_begun = self.num_steps + 1
+        for table, _ in self.tables.sparse:
+            table.step = self.num_begun
+
+    def _end_step(self, examples: int) -> None:
         self.num_steps += 1
-        self.times.end_step(examples=count)
+        self.times.end_step(examples=examples)
         if not self._is_on_device:
             self._looks.after_step(self.num_steps)
         self._between_steps()
-        return returned
+
+    @property
+    def has_gradients(self) -> bool:
+        """Whether rows have gradients that wait for their step."""
+        return any(
+            table.weight.grad is not None and not table.is_stepped
+            for table, _ in self.tables.sparse
+        )
 
     def _is_outside(self) -> bool:
         """Return whether a guard leaves out the step in progress; its gradients are gone then.

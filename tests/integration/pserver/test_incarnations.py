@@ -50,6 +50,7 @@ OPERATIONS: dict[str, dict[str, Any]] = {
     "pull": {"min_version": 0, "parts": []},
     "wait_turn": {"step": 0},
     "total": {"step": 0, "name": "x"},
+    "await_step": {"step": 0},
     "read_pass": {"parts": []},
     "prepare_pass": {"pass": 1, "piece": 0, "parts": []},
     "commit_pass": {"pass": 1, "pieces": None},

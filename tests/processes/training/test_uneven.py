@@ -6,11 +6,71 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 SCRIPT = "train_long.py"
+UNEVEN = "train_uneven.py"
+
+
+def far(a: dict[str, Any], b: dict[str, Any]) -> float:
+    return max(float(np.abs(np.subtract(a[key], b[key])).max()) for key in ("rows", "dense"))
+
+
+@pytest.mark.parametrize(
+    ("call", "counts", "workers"),
+    [
+        ("all_reduce", "3,5;0,2;4,1", 2),
+        ("exchange", "3,5;0,2;4,1", 2),
+        ("barrier", "3,5;0,2;4,1", 2),
+        ("average_buffers", "2,0,4;1,3,0", 3),
+    ],
+)
+def test_who_has_no_batch_left_takes_the_others_steps_while_it_waits_for_them_in_sync(
+    jobs: Any, call: str, counts: str, workers: int
+) -> None:
+    args = ("--counts", counts)
+    alone = jobs.local_once(UNEVEN, *args)
+
+    results = jobs.run(UNEVEN, *args, "--call", call, workers=workers, servers=2).results
+
+    for result in results:
+        assert result["steps"] == alone["steps"]
+        assert far(result, alone) <= 1e-5
+
+
+def test_sums_over_the_workers_of_a_step_wait_for_nobody_without_a_batch(jobs: Any) -> None:
+    args = ("--counts", "3,5;0,2", "--norms")
+    alone = jobs.local_once(UNEVEN, *args)
+
+    for result in jobs.run(UNEVEN, *args).results:
+        assert result["steps"] == alone["steps"]
+        assert far(result, alone) <= 1e-5
+
+
+def test_who_waits_for_the_others_in_the_middle_of_a_step_is_told_at_once(jobs: Any) -> None:
+    args = ("--counts", "3,3", "--wrong", "between")
+
+    ended = jobs.start(UNEVEN, *args, PARAMFLEET_LEASE_TTL_S="6").end(within_s=60)
+
+    assert ended.codes["worker0"] == ended.codes["worker1"] == 1
+    says = "worker 0 waits for the other workers in fleet.util.all_reduce (train_uneven.py:"
+    assert says in ended.logs["worker0"]
+    assert "they wait for it in step 2" in ended.logs["worker0"]
+    assert "the job failed: worker 0: " in ended.logs["worker1"]
+
+
+def test_who_makes_a_call_of_all_workers_once_more_than_they_is_told_where_they_are(
+    jobs: Any,
+) -> None:
+    args = ("--counts", "3,3", "--wrong", "alone", "--call", "barrier")
+
+    ended = jobs.start(UNEVEN, *args, PARAMFLEET_LEASE_TTL_S="6").end(within_s=60)
+
+    assert ended.codes["worker0"] == 1
+    assert "worker 1 waits in fleet.finish_training" in ended.logs["worker0"], ended.story()
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
 """A worker of a job with parameter servers."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from typing_extensions import override
@@ -25,6 +25,7 @@ from paramfleet.training.modes.geo.mode import GeoMode
 from paramfleet.training.modes.gpubox.mode import GpuBoxMode
 from paramfleet.training.modes.sync import SyncMode
 from paramfleet.training.optimizer import DistributedOptimizer
+from paramfleet.training.stepping.others import StepInterruptedError
 from paramfleet.transport.communicator import Communicator
 from paramfleet_shared.discovery.errors import OtherCallError
 from paramfleet_shared.errors import ENDED_EARLY, FleetError
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from paramfleet_shared.discovery.orders import Orders
 
 __all__ = ["PserverBackend"]
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +73,8 @@ class PserverBackend(Backend):
         self._session = communicator.session
         self._for_late = BuffersForLate(communicator.clock)
         self._lone_steps = LoneSteps()
+        self._optimizer: DistributedOptimizer | None = None
+        """What trains, once it has begun."""
         if self._session.elastic:
             own.departure.listen()
 
@@ -93,19 +98,48 @@ class PserverBackend(Backend):
 
     @override
     def barrier(self, name: str) -> None:
-        with self.own.times.during("barrier"):
-            self._settle()
-            self._communicator.wait(self._session.barrier(name, at=waits_in(name)))
+        at = waits_in(name)
+        self._meet(self._session.barrier(name, at=at), at)
 
     @override
     def gather(self, name: str, payload: bytes) -> list[bytes]:
-        with self.own.times.during("barrier"):
-            self._settle()
-            payloads = self._communicator.wait(
-                self._session.gather(name, payload, at=waits_in(name))
-            )
+        at = waits_in(name)
+        payloads = self._meet(self._session.gather(name, payload, at=at), at)
         self._require_all(name, len(payloads))
         return payloads
+
+    def _meet(self, work: Coroutine[Any, Any, T], at: str) -> T:
+        """Wait for the other workers; take part in steps that they are in, without a batch.
+
+        Args:
+            work: Waits for them.
+            at: What this worker's script called; empty in another thread than the main one,
+                which takes no steps.
+        """
+        with self.own.times.during("barrier"):
+            self._settle()
+        optimizer = self._optimizer
+        trains = at and optimizer is not None and not optimizer.is_finished
+        others = optimizer.running.others if trains and optimizer is not None else None
+        if others is None:
+            with self.own.times.during("barrier"):
+                return self._communicator.wait(work)
+        return others.wait(work, partial(self._take_others_step, at))
+
+    def _take_others_step(self, at: str) -> None:
+        """Take part in a step of other workers, which this one has no batch for.
+
+        Raises:
+            StepInterruptedError: if this worker is in the middle of a step of its own.
+        """
+        optimizer = self._optimizer
+        assert optimizer is not None, "it has others"
+        if self.own.examples.has_seen or optimizer.has_gradients:
+            raise StepInterruptedError(
+                rank=self.worker_index(), at=at, step=optimizer.num_steps + 1
+            )
+        with self.own.registered.without_batch():
+            optimizer.take_others_step()
 
     def _require_all(self, name: str, num_came: int) -> None:
         """Pass unless a worker left after all had finished, and lacks in a number of all.
@@ -176,6 +210,7 @@ class PserverBackend(Backend):
         self.job = job
         own.departure.begin()
         optimizer.bind(mode, job.staleness)
+        self._optimizer = optimizer
         with optimizer.loading(self.agreement.loaded_from.folder):
             begin_registered(self, job, optimizer)
             if returned:

@@ -20,6 +20,7 @@ from paramfleet.training.modes.fresh import FreshSteps
 from paramfleet.training.modes.prefetching.ahead import Expecting
 from paramfleet.training.modes.prefetching.disk_rows import Prefetched
 from paramfleet.training.passes.backing import PassBacking
+from paramfleet.training.stepping.others import OthersSteps
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.tables.rows.evicting import AsOf
 from paramfleet_shared.tables.spec import TableSpec
@@ -111,6 +112,8 @@ class Mode(ABC):
     LocalSGD in the place of a worker that died."""
     ledger: Any = None
     """What LocalSGD's exchanges cost so far; None without."""
+    others: OthersSteps | None = None
+    """Waits for other workers that may be in a step; None where none needs this worker."""
 
     @abstractmethod
     def start(self) -> None:
@@ -135,6 +138,10 @@ class Mode(ABC):
             LearningRateError: as ``step``.
         """
         self.step(examples=0)
+
+    def take_others_step(self) -> None:
+        """Take part in a step of other workers, without a batch."""
+        self.skip()
 
     @abstractmethod
     def flush(self) -> None:

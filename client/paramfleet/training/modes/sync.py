@@ -21,6 +21,7 @@ from paramfleet.training.modes.gradients import StepGradients
 from paramfleet.training.modes.prefetching.ahead import Found, Wanted
 from paramfleet.training.modes.served import ServedMode
 from paramfleet.training.modes.small_tables import MAX_BYTES, SmallTables
+from paramfleet.training.stepping.others import OthersSteps
 from paramfleet.training.stepping.totals import StepTotals, ask_total
 from paramfleet.transport.requests import ReadPlan, Write
 from paramfleet_shared.errors import ContractError
@@ -109,6 +110,13 @@ class SyncMode(ServedMode):
             numbers=self._outgoing.numbers,
         )
         self._job.communicator.wait(self._open_direct())
+        if self._job.worker_num > 1:
+            self.others = OthersSteps(self._job, step=lambda: self._step)
+
+    @override
+    def take_others_step(self) -> None:
+        self.ahead.forget()  # rows that came for a batch of this step
+        self.skip()
 
     @override
     def _find(self, wanted: Sequence[Wanted]) -> Found:

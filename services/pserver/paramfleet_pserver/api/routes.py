@@ -106,7 +106,7 @@ OPERATIONS = (
     "declare", "pull", "stage", "push", "step", "exchange", "survey", "prefetch",
     "remove", "discount", "void", "assign", "leave",
     "join", "begin", "settle", "progress", "wait_turn", "hold", "save", "saved", "load",
-    "status", "total", "answer", "states",
+    "status", "total", "await_step", "answer", "states",
     "read_pass", "prepare_pass", "commit_pass", "abort_pass", "pass_state",
     *FOLLOWING,
     *FEEDING,
@@ -770,6 +770,19 @@ class Routes:
         training.fence(part.rank, part.incarnation)
         total = await training.waits.total(part, request.deadline)
         return Message(fields={"workers": total.workers}, tensors={"sum": total.values})
+
+    async def await_step(self, request: Request) -> Message:
+        """Answer whether other workers wait in a step for this one, once they do.
+
+        A worker that waits for the others in another call learns by it that it has to take
+        their step first.
+        """
+        training = self._trained("await_step")
+        fields = Fields(request.message.fields, where="await_step")
+        rank, step = Rank(fields.integer("rank")), Step(fields.integer("step"))
+        training.fence(rank, fields.integer("incarnation"))
+        awaited = await training.waits.await_step(rank, step, deadline=request.deadline)
+        return Message(fields={"awaited": awaited})
 
     async def hold(self, request: Request) -> Message:
         """Keep pushes back for a checkpoint; may be repeated."""

@@ -67,7 +67,7 @@ class StepApplier(ServerMode):
     """
 
     name: ClassVar[Mode] = "sync"
-    operations = EVERY_MODE | {"push", "step", "total"}
+    operations = EVERY_MODE | {"push", "step", "total", "await_step"}
     in_step = True
     takes_all = True
 

@@ -193,6 +193,15 @@ class StepReservoir(Generic[Payload]):
         """Return the workers that have pushed the step in progress."""
         return tuple(self._pushed.get(self._next, ()))
 
+    def is_awaited(self, rank: Rank, step: Step) -> bool:
+        """Return whether another worker has pushed a step that lacks this worker's push.
+
+        Raises:
+            NotAMemberError: if the worker takes no part in the step.
+        """
+        self._members.expect(rank, step)
+        return not self.holds(rank, step) and bool(self._pushed.get(step))
+
     def missing(self) -> tuple[Rank, ...]:
         """Return the members that the step in progress waits for."""
         pushed = self._pushed.get(self._next, {})

@@ -101,6 +101,10 @@ class StepTotals:
         parts = self._parts.get(name, {})
         return sorted(rank for rank in awaited if rank not in parts)
 
+    def lacks(self, rank: Rank) -> bool:
+        """Return whether a sum that another worker waits for lacks this worker's part."""
+        return any(rank not in parts for parts in self._parts.values())
+
     def is_whole(self, name: str) -> bool:
         """Return whether a sum is there."""
         return name in self._whole

@@ -13,13 +13,15 @@ from paramfleet_pserver.commands.applying import StepApplier, StepListener
 from paramfleet_pserver.core.totals import KeptTotal, StepTotals
 from paramfleet_pserver.requests.total_requests import TotalRequest
 from paramfleet_pserver.waiting.waiters import Parking
-from paramfleet_shared.errors import FleetError
+from paramfleet_shared.errors import FleetError, UnavailableError
 from paramfleet_shared.errors.served import (
+    NotAMemberError,
     OperationModeError,
     StepIncompleteError,
     TotalIncompleteError,
 )
 from paramfleet_shared.system.clock import Clock
+from paramfleet_shared.values.ids import Rank, Step
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,6 +57,15 @@ class Waits:
         """
         del part, deadline
         raise OperationModeError(operation="total", mode=self._mode)
+
+    async def await_step(self, rank: Rank, step: Step, *, deadline: float | None) -> bool:
+        """Wait until other workers wait in a step for this one; return whether they do.
+
+        Raises:
+            OperationModeError: in a mode whose workers don't wait for each other.
+        """
+        del rank, step, deadline
+        raise OperationModeError(operation="await_step", mode=self._mode)
 
     async def wait(self, version: int, *, deadline: float | None) -> float:
         """Wait until ``version`` steps are applied; return for how many seconds."""
@@ -100,6 +111,8 @@ class SyncWaits(Waits, StepListener):
         self._parking: Parking[int] = Parking(clock=clock)
         self._totals = StepTotals()
         self._awaiting_totals: Parking[str] = Parking(clock=clock)
+        self._awaiting_steps: Parking[tuple[Rank, Step]] = Parking(clock=clock)
+        """Workers that wait elsewhere, and the step that they would take next."""
         steps.listener = self
 
     @override
@@ -119,6 +132,42 @@ class SyncWaits(Waits, StepListener):
     def settle(self) -> None:
         """Add up the sums that wait for nobody any more: a worker has pushed, or left."""
         self._awaiting_totals.wake(self._totals.settle(self._reservoir.missing()))
+        self._awaiting_steps.wake(
+            [each for each in self._awaiting_steps.awaited() if self._is_awaited(*each)]
+        )
+
+    def _is_awaited(self, rank: Rank, step: Step) -> bool:
+        """Return whether others wait for a worker; also if its request is to be refused."""
+        try:
+            if self._reservoir.is_awaited(rank, step):
+                return True
+        except NotAMemberError:
+            return True
+        is_next = step == self._reservoir.next_step and not self._reservoir.holds(rank, step)
+        return is_next and self._totals.lacks(rank)
+
+    @override
+    async def await_step(self, rank: Rank, step: Step, *, deadline: float | None) -> bool:
+        """Wait until other workers wait in a step for this one; return whether they do.
+
+        They have pushed the step, or ask for a sum over its workers.
+
+        Raises:
+            NotAMemberError: if the worker takes no part in the step.
+            UnavailableError: if that is how the job has failed.
+        """
+        if not self._is_awaited(rank, step):
+            nothing = UnavailableError("no other worker came to the step in time")
+            try:
+                await self._awaiting_steps.wait(
+                    (rank, step), deadline=deadline, late=lambda _: nothing
+                )
+            except UnavailableError as error:
+                if error is not nothing:
+                    raise
+                return False
+        self._reservoir.is_awaited(rank, step)  # or it has left meanwhile
+        return self._is_awaited(rank, step)
 
     @override
     def kept_totals(self) -> list[KeptTotal]:
@@ -172,6 +221,7 @@ class SyncWaits(Waits, StepListener):
         """Fail every request that waits, and all that will."""
         self._parking.fail(error)
         self._awaiting_totals.fail(error)
+        self._awaiting_steps.fail(error)
 
     @override
     def facts(self) -> dict[str, Any]:

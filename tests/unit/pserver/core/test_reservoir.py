@@ -74,6 +74,20 @@ def test_between_two_steps_nobody_has_pushed_the_next_one() -> None:
         reservoir.check_untouched(BOB, Step(1))
 
 
+def test_who_has_not_pushed_a_step_that_another_has_is_awaited_in_it() -> None:
+    reservoir = reservoir_for(3)
+    assert not reservoir.is_awaited(ADA, Step(0))
+
+    reservoir.add(BOB, Step(0), 1.0, "b")
+
+    assert reservoir.is_awaited(ADA, Step(0))
+    assert not reservoir.is_awaited(BOB, Step(0))
+    assert not reservoir.is_awaited(ADA, Step(1))
+    reservoir.leave(ADA, Step(0))
+    with pytest.raises(NotAMemberError):
+        reservoir.is_awaited(ADA, Step(0))
+
+
 def test_a_lone_member_counts_whole_whatever_its_weight() -> None:
     reservoir = reservoir_for(1)
 
