@@ -36,9 +36,14 @@ class SlotValues:
     offsets: torch.Tensor
     """Where each sample's values begin, and where the last one's end; int64 [B + 1]."""
 
+    @property
+    def counts(self) -> torch.Tensor:
+        """How many values each sample has, int64 [B]."""
+        return self.offsets[1:] - self.offsets[:-1]
+
     def padded(self, width: int, fill: float = 0) -> torch.Tensor:
         """Return ``[B, width]``: a sample's first values, then ``fill``."""
-        counts = self.offsets[1:] - self.offsets[:-1]
+        counts = self.counts
         columns = torch.arange(width, device=self.offsets.device)
         has = columns < counts.unsqueeze(1)
         result = self.values.new_full(has.shape, fill)
@@ -54,7 +59,7 @@ class SlotValues:
         """
         if not self.slot.dense:
             raise NotDenseError(slot=self.slot.name)
-        return self.values.view(-1, self.slot.width)
+        return self.values.view(-1, self.slot.width or 1)
 
 
 class Batch:

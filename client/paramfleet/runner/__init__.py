@@ -7,7 +7,7 @@ from paramfleet.runner.batches import list_files
 from paramfleet.runner.config.configuration import Config
 from paramfleet.runner.config.settings import CtrParameters, HyperParameters, OptimizerSettings
 from paramfleet.runner.models.clicks import ClickModel
-from paramfleet.runner.models.layers import tower
+from paramfleet.runner.models.layers import NO_ID, slot_sums, tower
 from paramfleet.runner.models.lines import LineError, read_lines
 from paramfleet.runner.models.metrics import (
     Accuracy,
@@ -31,6 +31,7 @@ from paramfleet.runner.models.quality import (
 )
 
 __all__ = [
+    "NO_ID",
     "Accuracy",
     "Auc",
     "Calibration",
@@ -56,5 +57,6 @@ __all__ = [
     "Rmse",
     "list_files",
     "read_lines",
+    "slot_sums",
     "tower",
 ]

@@ -1,20 +1,23 @@
 """From files to batches: the reader's samples, stacked, and shared among the workers."""
 
 import itertools
+import logging
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from typing_extensions import override
 
 import paramfleet as fleet
 from paramfleet.data.batch import Batch as SlotBatch
+from paramfleet.data.batch import SlotValues
 from paramfleet.data.memory_dataset import InMemoryDataset
 from paramfleet.data.parsing.slots import Slot
 from paramfleet.data.queue_dataset import QueueDataset
@@ -22,6 +25,7 @@ from paramfleet.data.reading.files import list_folder, located, split_files
 from paramfleet.runner.config.configuration import Config
 from paramfleet.runner.config.errors import ConfigError, ModelFolderError
 from paramfleet.runner.folders import load_reader
+from paramfleet.runner.models.layers import NO_ID
 from paramfleet.runner.models.model import Model
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.values.texts import shown
@@ -39,10 +43,26 @@ __all__ = [
     "train_share",
 ]
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 Batch = tuple[torch.Tensor, ...]
 """A tensor [B, width] for each field of a sample."""
+
+_cut: set[str] = set()
+"""Slots of which the log says that values are cut: once a process."""
+
+_CUT = "leave out the slot's width: then all values are there"
+
+
+class SlotError(ContractError):
+    """A slot of a line has a value that the runner can't keep."""
+
+    code = "contract.slot"
+    slot: str
+    rule: str
+    sentence = "slot {slot}: {rule}"
 
 
 class SampleError(ContractError):
@@ -114,9 +134,12 @@ def open_batches(model: Model[Any], files: Sequence[str], *, test: bool) -> Iter
     if kind == "DataLoader":
         samples = _FilesOfProcess(reader, names, config)
         return torch.utils.data.DataLoader(
-            samples, batch_size=size, num_workers=runner.num_workers, collate_fn=stack
+            samples,
+            batch_size=size,
+            num_workers=runner.num_workers,
+            collate_fn=partial(stack, pads_ids=model.pads_ids),
         )
-    return _Batches(reader, names, config, size)
+    return _Batches(reader, names, config, size, model.pads_ids)
 
 
 def _for_reader(config: Config[Any], *, test: bool) -> Config[Any]:
@@ -158,8 +181,13 @@ def test_share(batches: Iterable[T]) -> Iterator[T]:
     return itertools.islice(batches, fleet.worker_index(), None, fleet.worker_num())
 
 
-def stack(samples: Sequence[Sequence[Any]]) -> Batch:
+def stack(samples: Sequence[Sequence[Any]], *, pads_ids: bool = False) -> Batch:
     """Return samples as a batch: whole numbers int64, others float32, each [B, width].
+
+    Args:
+        samples: Those of a reader.
+        pads_ids: Whether a field of ids, [ids] or [slots, ids], may have another number of ids
+            in each sample: it is padded with ``NO_ID``, and [B, slots * most].
 
     Raises:
         SampleError: if samples have different fields, or fields different widths.
@@ -169,14 +197,18 @@ def stack(samples: Sequence[Sequence[Any]]) -> Batch:
         rule = f"samples have {sorted(widths)} fields; each must have the same"
         raise SampleError(field=min(widths), rule=rule)
     return tuple(
-        _field(index, values) for index, values in enumerate(zip(*samples, strict=True))
+        _field(index, values, pads_ids=pads_ids)
+        for index, values in enumerate(zip(*samples, strict=True))
     )
 
 
-def _field(index: int, values: Sequence[Any]) -> torch.Tensor:
+def _field(index: int, values: Sequence[Any], *, pads_ids: bool) -> torch.Tensor:
     try:
         array = np.array(values)
     except ValueError as error:
+        padded = _padded_ids(values) if pads_ids else None
+        if padded is not None:
+            return torch.from_numpy(padded)
         rule = "its width differs from sample to sample; pad it"
         raise SampleError(field=index, rule=rule) from error
     if array.dtype.kind in "biu":
@@ -187,6 +219,26 @@ def _field(index: int, values: Sequence[Any]) -> torch.Tensor:
         rule = f"must be numbers, not {array.dtype}"
         raise SampleError(field=index, rule=rule)
     return torch.from_numpy(array.reshape(len(values), -1))
+
+
+def _padded_ids(values: Sequence[Any]) -> NDArray[np.int64] | None:
+    """Return ids of samples, [ids] or [slots, ids] each, as int64 [B, slots * most].
+
+    None if they aren't whole numbers, or the slots differ in number.
+    """
+    samples = [np.asarray(value) for value in values]
+    if any(each.size and each.dtype.kind not in "iu" for each in samples):
+        return None
+    if all(each.ndim == 1 for each in samples):
+        samples = [each[None, :] for each in samples]
+    samples = [each[:, None] if each.ndim == 1 else each for each in samples]
+    if any(each.ndim != 2 for each in samples) or len({len(each) for each in samples}) > 1:
+        return None
+    most = max(each.shape[1] for each in samples)
+    padded = np.full((len(samples), len(samples[0]), most), NO_ID, np.int64)
+    for sample, ids in zip(padded, samples, strict=True):
+        sample[:, : ids.shape[1]] = ids
+    return padded.reshape(len(samples), -1)
 
 
 def pipe_command(config: Config[Any]) -> str:
@@ -227,6 +279,7 @@ class _Batches:
     files: list[str]
     config: Config[Any]
     size: int
+    pads_ids: bool
 
     def __iter__(self) -> Iterator[Batch]:
         if hasattr(self.reader, "batches"):
@@ -234,7 +287,7 @@ class _Batches:
             return
         samples = iter(self.reader(self.files, self.config))
         while chosen := list(itertools.islice(samples, self.size)):
-            yield stack(chosen)
+            yield stack(chosen, pads_ids=self.pads_ids)
 
     @cached_property
     def _whole(self) -> Any:
@@ -260,10 +313,32 @@ def dataset_settings(model: Model[Any], **settings: Any) -> dict[str, Any]:
 
 def fields_of(batch: SlotBatch, slots: Sequence[Slot]) -> Batch:
     """Return a batch of text by slots as the model takes it, a tensor [B, width] a slot."""
-    columns = ((slot, batch[slot.name]) for slot in slots)
-    return tuple(
-        values.dense() if slot.dense else values.padded(slot.width) for slot, values in columns
-    )
+    return tuple(_values_of(slot, batch[slot.name]) for slot in slots)
+
+
+def _values_of(slot: Slot, values: SlotValues) -> torch.Tensor:
+    """Return a slot of a batch, [B, width].
+
+    Raises:
+        SlotError: if an id of the data is the one that stands for none.
+    """
+    if slot.dense:
+        return values.dense()
+    counts = values.counts
+    most = max(1, int(counts.max())) if len(counts) else 1
+    if slot.width is not None:
+        if most > slot.width and slot.name not in _cut:
+            _cut.add(slot.name)
+            facts = {"slot": slot.name, "width": slot.width, "values": most, "remedy": _CUT}
+            log.warning("worker.slot_values_cut", extra=facts)
+        return values.padded(slot.width)
+    if len(values.values) == len(counts) * most:  # no example has fewer
+        return values.values.view(-1, most)
+    if slot.dtype == "float32":
+        return values.padded(most)
+    if (values.values == NO_ID).any():
+        raise SlotError(slot=slot.name, rule=f"{NO_ID} is no id: it stands for none")
+    return values.padded(most, fill=NO_ID)
 
 
 class _Slots:

@@ -11,7 +11,7 @@ import torch
 from typing_extensions import override
 
 import paramfleet as fleet
-from paramfleet.runner import CtrParameters, tower
+from paramfleet.runner import NO_ID, CtrParameters, slot_sums, tower
 from paramfleet_shared.settings.config import SettingError, check_ranges
 
 __all__ = ["AutoInt", "AutoIntParameters", "Interacting"]
@@ -104,7 +104,7 @@ class AutoInt(torch.nn.Module):
         dim, slots = hyper.sparse_feature_dim, hyper.sparse_inputs_slots - 1
         numbers, hint = hyper.dense_input_dim, hyper.sparse_feature_number
         self.embedding = fleet.nn.Embedding(
-            hint, dim, initializer=fleet.nn.normal(std=0.03), seed=seed
+            hint, dim, padding_idx=NO_ID, initializer=fleet.nn.normal(std=0.03), seed=seed
         )
         self.dense_vectors = torch.nn.Parameter(0.03 * torch.randn(numbers, dim))
         self.attention = torch.nn.Sequential(
@@ -119,7 +119,7 @@ class AutoInt(torch.nn.Module):
         self.use_wide = hyper.use_wide
         if self.use_wide:
             self.first_ids = fleet.nn.EmbeddingBag(
-                hint, 1, mode="sum", initializer=fleet.nn.constant(0.0)
+                hint, 1, padding_idx=NO_ID, mode="sum", initializer=fleet.nn.constant(0.0)
             )
             self.first_dense = torch.nn.Linear(numbers, 1)
 
@@ -128,15 +128,15 @@ class AutoInt(torch.nn.Module):
         """Return one logit an example, float32 [B].
 
         Args:
-            ids: int64 [B, slots].
+            ids: int64 [B, slots], or [B, slots, ids] with NO_ID where a slot has fewer.
             dense: float32 [B, numbers].
         """
         scaled = dense.unsqueeze(2) * self.dense_vectors
-        vectors = torch.cat([self.embedding(ids), scaled], dim=1)
+        vectors = torch.cat([slot_sums(self.embedding(ids)), scaled], dim=1)
         features = self.attention(vectors).flatten(1)
         if self.deep is not None:
             features = torch.cat([features, self.deep(vectors.flatten(1))], dim=1)
         logits: torch.Tensor = self.out(features)
         if self.use_wide:
-            logits = logits + self.first_ids(ids) + self.first_dense(dense)
+            logits = logits + self.first_ids(ids.flatten(1)) + self.first_dense(dense)
         return logits.squeeze(1)

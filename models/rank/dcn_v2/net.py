@@ -9,7 +9,7 @@ import torch
 from typing_extensions import override
 
 import paramfleet as fleet
-from paramfleet.runner import CtrParameters, tower
+from paramfleet.runner import NO_ID, CtrParameters, slot_sums, tower
 
 __all__ = ["DcnParameters", "DcnV2"]
 
@@ -55,6 +55,7 @@ class DcnV2(torch.nn.Module):
         self.embedding = fleet.nn.Embedding(
             hyper.sparse_feature_number,
             dim,
+            padding_idx=NO_ID,
             initializer=fleet.nn.normal(std=0.01),
             seed=seed,
         )
@@ -69,10 +70,10 @@ class DcnV2(torch.nn.Module):
         """Return one logit an example, float32 [B].
 
         Args:
-            ids: int64 [B, slots].
+            ids: int64 [B, slots], or [B, slots, ids] with NO_ID where a slot has fewer.
             dense: float32 [B, numbers].
         """
-        inputs = torch.cat([self.embedding(ids).flatten(1), dense], dim=1)
+        inputs = torch.cat([slot_sums(self.embedding(ids)).flatten(1), dense], dim=1)
         crossed = self.cross(inputs)
         if self.is_stacked:
             features = self.deep(crossed)

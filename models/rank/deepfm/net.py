@@ -8,7 +8,7 @@ import torch
 from typing_extensions import override
 
 import paramfleet as fleet
-from paramfleet.runner import CtrParameters, tower
+from paramfleet.runner import NO_ID, CtrParameters, slot_sums, tower
 
 __all__ = ["DeepFm"]
 
@@ -26,11 +26,11 @@ class DeepFm(torch.nn.Module):
         dim, slots = hyper.sparse_feature_dim, hyper.sparse_inputs_slots - 1
         numbers, hint = hyper.dense_input_dim, hyper.sparse_feature_number
         self.first_ids = fleet.nn.EmbeddingBag(
-            hint, 1, mode="sum", initializer=fleet.nn.constant(0.0)
+            hint, 1, padding_idx=NO_ID, mode="sum", initializer=fleet.nn.constant(0.0)
         )
         self.first_dense = torch.nn.Linear(numbers, 1)
         self.embedding = fleet.nn.Embedding(
-            hint, dim, initializer=fleet.nn.normal(std=0.01), seed=seed
+            hint, dim, padding_idx=NO_ID, initializer=fleet.nn.normal(std=0.01), seed=seed
         )
         self.dense_vectors = torch.nn.Parameter(0.01 * torch.randn(numbers, dim))
         self.deep = tower((slots + numbers) * dim, *hyper.fc_sizes)
@@ -41,12 +41,12 @@ class DeepFm(torch.nn.Module):
         """Return one logit an example, float32 [B].
 
         Args:
-            ids: int64 [B, slots].
+            ids: int64 [B, slots], or [B, slots, ids] with NO_ID where a slot has fewer.
             dense: float32 [B, numbers].
         """
-        first: torch.Tensor = self.first_ids(ids) + self.first_dense(dense)
+        first: torch.Tensor = self.first_ids(ids.flatten(1)) + self.first_dense(dense)
         scaled = dense.unsqueeze(2) * self.dense_vectors
-        vectors = torch.cat([self.embedding(ids), scaled], dim=1)
+        vectors = torch.cat([slot_sums(self.embedding(ids)), scaled], dim=1)
         pairs = vectors.sum(1).square() - vectors.square().sum(1)
         second = 0.5 * pairs.sum(1, keepdim=True)
         deep: torch.Tensor = self.out(self.deep(vectors.flatten(1)))

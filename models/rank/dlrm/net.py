@@ -9,7 +9,7 @@ import torch
 from typing_extensions import override
 
 import paramfleet as fleet
-from paramfleet.runner import CtrParameters, tower
+from paramfleet.runner import NO_ID, CtrParameters, slot_sums, tower
 from paramfleet_shared.settings.config import SettingError
 
 __all__ = ["Dlrm", "DlrmParameters"]
@@ -64,6 +64,7 @@ class Dlrm(torch.nn.Module):
         self.embedding = fleet.nn.Embedding(
             hyper.sparse_feature_number,
             dim,
+            padding_idx=NO_ID,
             initializer=fleet.nn.normal(std=0.1),
             seed=seed,
         )
@@ -80,11 +81,11 @@ class Dlrm(torch.nn.Module):
         """Return one logit an example, float32 [B].
 
         Args:
-            ids: int64 [B, slots].
+            ids: int64 [B, slots], or [B, slots, ids] with NO_ID where a slot has fewer.
             dense: float32 [B, numbers].
         """
         numbers = self.bottom(dense)
-        vectors = torch.cat([self.embedding(ids), numbers.unsqueeze(1)], dim=1)
+        vectors = torch.cat([slot_sums(self.embedding(ids)), numbers.unsqueeze(1)], dim=1)
         first, second = self.pairs
         products = (vectors @ vectors.transpose(1, 2))[:, first, second]
         scores = self.out(self.top(torch.cat([numbers, products], dim=1)))

@@ -27,7 +27,7 @@ class Reader(fleet.MultiSlotDataGenerator):
             ids = [(str(n), slots.get(str(n), ["0"])) for n in range(1, NUM_IDS + 1)]
             dense = slots.get("dense_feature", ["0"] * NUM_DENSE)
             yield [
-                ("click", [int(slots["click"][0])]),
+                ("click", [int(value) for value in slots["click"]]),
                 *((name, [int(value) for value in values]) for name, values in ids),
                 ("dense_feature", [float(value) for value in dense]),
             ]

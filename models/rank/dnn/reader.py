@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from paramfleet.runner import Config, CtrParameters, LineError, read_lines
+from paramfleet.runner import NO_ID, Config, CtrParameters, LineError, read_lines
 
 __all__ = ["RecDataset", "Sample"]
 
@@ -21,8 +21,10 @@ LEAST = np.array([0, -3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], np.float32)
 RANGE = np.array([20, 603, 100, 50, 64000, 500, 100, 50, 500, 10, 10, 10, 50], np.float32)
 """Of I1..I13, as PaddleRec scales them."""
 
+_PLACES = {str(place + 1): place for place in range(NUM_IDS)}
+
 Sample = tuple[int, NDArray[np.int64], NDArray[np.float32]]
-"""Label, int64 [26], float32 [13]."""
+"""Label; ids int64 [26], or [26, most] with ``NO_ID`` where a slot has fewer; float32 [13]."""
 
 
 class RecDataset:
@@ -66,14 +68,50 @@ class RecDataset:
 
 
 def _slots(line: str) -> Sample:
-    """Read slot text; a slot that is missing has the id 0."""
-    label, ids, dense = 0, np.zeros(NUM_IDS, np.int64), []
+    """Read slot text; a slot that is missing has the id 0, one may have several.
+
+    Raises:
+        ValueError: if a word isn't a slot and a value, or it has another number of labels or
+            of numbers.
+    """
+    first: dict[str, str] = {}
+    more: list[tuple[str, str]] = []
+    dense: list[float] = []
     for word in line.split():
         slot, _, value = word.partition(":")
-        if slot == "click":
-            label = int(value)
-        elif slot == "dense_feature":
+        if slot == "dense_feature":
             dense.append(float(value))
+        elif slot in first:
+            more.append((slot, value))
         else:
-            ids[int(slot) - 1] = int(value)
-    return label, ids, np.array(dense or [0.0] * NUM_DENSE, np.float32)
+            first[slot] = value
+    label = first.pop("click", None)
+    if label is None or len(dense) not in {0, NUM_DENSE}:
+        has = "no label" if label is None else f"{len(dense)} numbers instead of {NUM_DENSE}"
+        raise ValueError(has)
+    ids = [0] * NUM_IDS
+    for slot, value in first.items():
+        place = _PLACES.get(slot)
+        if place is None:
+            message = f"there is no slot {slot}: slots are click, dense_feature, 1 to {NUM_IDS}"
+            raise ValueError(message)
+        ids[place] = int(value)
+    array = np.array(ids, np.int64)
+    numbers = np.array(dense or [0.0] * NUM_DENSE, np.float32)
+    return int(label), _several(array, more) if more else array, numbers
+
+
+def _several(ids: NDArray[np.int64], more: Sequence[tuple[str, str]]) -> NDArray[np.int64]:
+    """Return ids with further ones of some slots, int64 [26, most].
+
+    Raises:
+        ValueError: if one is a label.
+    """
+    found = [[each] for each in ids.tolist()]
+    for slot, value in more:
+        if slot == "click":
+            message = "it has several labels"
+            raise ValueError(message)
+        found[_PLACES[slot]].append(int(value))
+    most = max(map(len, found))
+    return np.array([[*each, *[NO_ID] * (most - len(each))] for each in found], np.int64)

@@ -4,7 +4,7 @@ import torch
 from typing_extensions import override
 
 import paramfleet as fleet
-from paramfleet.runner import CtrParameters
+from paramfleet.runner import NO_ID, CtrParameters
 
 __all__ = ["LogisticRegression"]
 
@@ -22,6 +22,7 @@ class LogisticRegression(torch.nn.Module):
         self.ids = fleet.nn.EmbeddingBag(
             hyper.sparse_feature_number,
             1,
+            padding_idx=NO_ID,
             mode="sum",
             initializer=fleet.nn.constant(0.0),
             seed=seed,
@@ -33,8 +34,8 @@ class LogisticRegression(torch.nn.Module):
         """Return one logit an example, float32 [B].
 
         Args:
-            ids: int64 [B, slots].
+            ids: int64 [B, slots], or [B, slots, ids] with NO_ID where a slot has fewer.
             dense: float32 [B, numbers].
         """
-        logits: torch.Tensor = self.ids(ids) + self.dense(dense)
+        logits: torch.Tensor = self.ids(ids.flatten(1)) + self.dense(dense)
         return logits.squeeze(1)

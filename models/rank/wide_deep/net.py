@@ -7,7 +7,7 @@ import torch
 from typing_extensions import override
 
 import paramfleet as fleet
-from paramfleet.runner import CtrParameters, tower
+from paramfleet.runner import NO_ID, CtrParameters, slot_sums, tower
 
 __all__ = ["WideDeep"]
 
@@ -25,11 +25,11 @@ class WideDeep(torch.nn.Module):
         dim, slots = hyper.sparse_feature_dim, hyper.sparse_inputs_slots - 1
         hint = hyper.sparse_feature_number
         self.wide_ids = fleet.nn.EmbeddingBag(
-            hint, 1, mode="sum", initializer=fleet.nn.constant(0.0)
+            hint, 1, padding_idx=NO_ID, mode="sum", initializer=fleet.nn.constant(0.0)
         )
         self.wide_dense = torch.nn.Linear(hyper.dense_input_dim, 1)
         self.embedding = fleet.nn.Embedding(
-            hint, dim, initializer=fleet.nn.normal(std=0.01), seed=seed
+            hint, dim, padding_idx=NO_ID, initializer=fleet.nn.normal(std=0.01), seed=seed
         )
         self.deep = tower(slots * dim + hyper.dense_input_dim, *hyper.fc_sizes)
         self.out = torch.nn.Linear(hyper.fc_sizes[-1], 1)
@@ -39,10 +39,10 @@ class WideDeep(torch.nn.Module):
         """Return one logit an example, float32 [B].
 
         Args:
-            ids: int64 [B, slots].
+            ids: int64 [B, slots], or [B, slots, ids] with NO_ID where a slot has fewer.
             dense: float32 [B, numbers].
         """
-        wide: torch.Tensor = self.wide_ids(ids) + self.wide_dense(dense)
-        inputs = torch.cat([self.embedding(ids).flatten(1), dense], dim=1)
+        wide: torch.Tensor = self.wide_ids(ids.flatten(1)) + self.wide_dense(dense)
+        inputs = torch.cat([slot_sums(self.embedding(ids)).flatten(1), dense], dim=1)
         deep: torch.Tensor = self.out(self.deep(inputs))
         return (wide + deep).squeeze(1)

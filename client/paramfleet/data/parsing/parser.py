@@ -191,6 +191,6 @@ class Parser:
             line=self._line,
             slot=slot.name,
             column=at - begin + 1,
-            reason=reason_of(code, word=word, width=slot.width),
+            reason=reason_of(code, word=word, width=slot.width or 1),
             text=line.rstrip(b"\r"),
         )

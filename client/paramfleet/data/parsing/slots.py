@@ -32,8 +32,9 @@ class Slot:
     dense: bool = False
     """Whether every line has exactly ``width`` values of it."""
 
-    width: int = 1
-    """Values a line, if it is dense."""
+    width: int | None = None
+    """Values of a line; of a dense slot 1 by default. In the batches of a model folder a
+    slot that isn't dense has all its values without a width, else so many: padded, or cut."""
 
     def __post_init__(self) -> None:
         if not self.name or not isinstance(self.name, str):
@@ -41,7 +42,9 @@ class Slot:
         if self.dtype not in get_args(SlotType):
             rule = "int64 or float32"
             raise SettingError(name=f"Slot({self.name}).dtype", value=self.dtype, rule=rule)
-        if self.width < 1:
+        if self.width is None and self.dense:
+            object.__setattr__(self, "width", 1)
+        if self.width is not None and self.width < 1:
             rule = "at least 1"
             raise SettingError(name=f"Slot({self.name}).width", value=self.width, rule=rule)
 
@@ -83,7 +86,7 @@ class Layout:
     @cached_property
     def rules(self) -> NDArray[np.int64]:
         """What ``text_kernels.parse`` asks of the slots, int64 [S, 2]."""
-        widths = [slot.width if slot.dense else -1 for slot in self.slots]
+        widths = [(slot.width or 1) if slot.dense else -1 for slot in self.slots]
         return np.column_stack([self.is_float.astype(np.int64), np.array(widths, np.int64)])
 
     def numbers(self, names: Sequence[str]) -> list[int]:

@@ -52,6 +52,10 @@ class Model(abc.ABC, Generic[P]):
     parameters: ClassVar[type[HyperParameters]] = HyperParameters
     """The dataclass that says which hyper parameters there are."""
 
+    pads_ids: ClassVar[bool] = False
+    """Whether a ``RecDataset`` may yield fields with any number of ids: they are padded with
+    ``NO_ID``. Otherwise they are an error."""
+
     unit: ClassVar[str] = "examples"
     """What is counted, in the plural: the result has ``examples_per_s``."""
 
@@ -101,7 +105,9 @@ class Model(abc.ABC, Generic[P]):
         Args:
             batch: A tensor [B, width] for each field of the reader's samples, or for each
                 slot, in order: ids and other whole numbers int64, the rest float32. A slot
-                that isn't dense is padded with 0, or cut, to its width.
+                that isn't dense has all its values, padded to the most of an example of the
+                batch: ids with ``NO_ID`` (the ``padding_idx`` of an embedding), floats with
+                0. If it has a width, it is padded with 0, or cut, to that.
         """
 
     @abc.abstractmethod

@@ -56,7 +56,7 @@ def test_slot_text_and_the_raw_table_are_samples_of_one_shape(
     ("model", "line", "rule"),
     [
         ("rank/dnn", SLOTS.replace("3:300", "3:x"), "invalid literal"),
-        ("rank/dnn", SLOTS.replace("3:300", "99:300"), "out of bounds"),
+        ("rank/dnn", SLOTS.replace("3:300", "99:300"), "no slot 99"),
         ("rank/dnn", TABLE + "\t1", "41 columns instead of 40"),
         ("rank/dnn", TABLE.replace("20", "y", 1), "could not convert"),
         ("multitask/esmm", "1,0,0", "3 columns instead of 4"),

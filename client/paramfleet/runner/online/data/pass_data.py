@@ -123,7 +123,7 @@ class PassData:
         """Return a batch of no samples."""
         dtypes = {"int64": torch.int64, "float32": torch.float32}
         return tuple(
-            torch.empty((0, slot.width), dtype=dtypes[slot.dtype]) for slot in self._slots
+            torch.empty((0, slot.width or 1), dtype=dtypes[slot.dtype]) for slot in self._slots
         )
 
     def release(self) -> None:
