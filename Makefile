@@ -89,6 +89,7 @@ docs:
 	$(BIN)/python scripts/configuration_page.py
 	$(BIN)/python scripts/api_page.py
 	$(BIN)/python scripts/cli_page.py
+	$(BIN)/python -m scripts.idioms_page
 	$(BIN)/mkdocs build --strict
 
 dist:

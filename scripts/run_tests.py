@@ -47,7 +47,7 @@ GIVES_WAY = "--gives-way"
 LOWEST = 19
 """How much less than others a process wants that gives way."""
 
-ORDER = ("compose", "processes", "security", "fuzz", "integration")
+ORDER = ("compose", "idioms", "processes", "security", "fuzz", "integration")
 """Folders of ``tests`` whose files begin first, in this order. They have the longest files: the
 short ones at the end keep every process busy until the last second."""
 

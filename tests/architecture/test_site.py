@@ -14,7 +14,7 @@ from paramfleet_shared.system.processes.keeping import tied
 CHECKOUT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("name", ["api_page", "cli_page"])
+@pytest.mark.parametrize("name", ["api_page", "cli_page", "idioms_page"])
 def test_a_generated_page_is_fresh(name: str) -> None:
     page = script(name)
 
