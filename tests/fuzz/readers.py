@@ -113,7 +113,7 @@ async def _training(mode: Mode) -> tuple[list[Command], list[bytes]]:
         *(replace(DEED, rank=rank, seed=rank, step=rank // 2) for rank in (0, 1, 0)),
         replace(DEED, rank=1, wire="int8", tables=["half"], step=1),
         *(replace(DEED, kind=kind, step=1) for kind in ("create", "assign", "limit")),
-        *(replace(DEED, kind=kind, step=1) for kind in ("remove", "discount")),
+        *(replace(DEED, kind=kind, step=1) for kind in ("remove", "discount", "write")),
         *(replace(DEED, kind=kind, rank=1) for kind in ("void", "commit", "abort")),
         *(replace(DEED, kind=kind, rank=2, step=1) for kind in ("leave", "fence", "lose")),
     ]

@@ -98,6 +98,12 @@ def messages(mode: str, folder: str) -> dict[str, list[Message]]:
                 tensors={**pulled, "0.amounts": np.ones(8, np.float32)},
             )
         ],
+        "write": [
+            Message(
+                fields={**ABOUT, "table": "rows", "sequence": 1, "step": 0},
+                tensors={**pulled, "0.values": np.ones((8, 3), np.float32)},
+            )
+        ],
         "assign": [
             Message(
                 fields={**ABOUT, "table": "flat", "only_if_new": True},

@@ -44,15 +44,15 @@ class NonFiniteGradientError(ContractError):
 
 
 class NonFiniteValuesError(ContractError):
-    """First values hold NaN or infinity; the table is as it was."""
+    """Values of a table are NaN, infinite or too large; the table is as it was."""
 
     code = "contract.non_finite_values"
     table: str
     rank: int
     count: int
     sentence = (
-        "worker {rank}: {count} of the first values of table {table!r} are NaN or "
-        "infinite; nothing was changed: look at how the model is initialized"
+        "worker {rank}: {count} of the values for table {table!r} are NaN, infinite or too "
+        "large; nothing was changed: look at how the model is initialized or changed"
     )
 
 

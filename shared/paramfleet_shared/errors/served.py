@@ -198,15 +198,15 @@ class StepPassedError(ContractError):
 
 
 class StepBegunError(ContractError):
-    """Rows were to be removed when a worker had pushed the step; none was removed."""
+    """Rows were to be removed or written when a worker had pushed the step; none was."""
 
     code = "contract.step_begun"
     rank: int
     step: int
     other: int
     sentence = (
-        "worker {rank} removes rows before step {step}, which worker {other} has pushed "
-        "already: in sync every worker calls fleet.remove_rows() between the same two steps"
+        "worker {rank} removes or writes rows before step {step}, which worker {other} has "
+        "pushed already: in sync every worker does so between the same two steps"
     )
 
 

@@ -565,6 +565,24 @@ class SparseShard:
             self._latest = max(self._latest, latest)
         self._note_changed(slots)
 
+    def write(self, ids: NDArray[np.int64], values: NDArray[np.float32]) -> None:
+        """Set the values of rows; their states stay, and unknown ids get rows.
+
+        Args:
+            ids: int64 [n]; of two values for one id, the later stays.
+            values: float32 [n, D], rounded to nearest where the table keeps less.
+
+        Raises:
+            RowShapeError: if an array has the wrong shape or type.
+            CapacityError: if there is no room for the new rows.
+        """
+        check_array(values, np.float32, (len(ids), self._dim), table=self.spec.name)
+        self._put_aside(ids)
+        slots = self._find(ids)
+        flat = as_input(values, np.float32).reshape(-1)
+        scatter(self._rows.values, self._rows.layout[1], slots, flat, (0, self._dim))
+        self._note_changed(slots)
+
     def load(
         self,
         ids: NDArray[np.int64],

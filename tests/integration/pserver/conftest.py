@@ -200,6 +200,26 @@ class Worker:
             for server in range(len(self.channels))
         ]
 
+    def write_messages(
+        self, table: str, rows: Any, *, step: int = 0, **about: bool
+    ) -> list[Message]:
+        """Return one message a server; ``rows`` are ids and values."""
+        self.sequence += 1
+        fields = {**self.change(), "table": table, "step": step, **about}
+        messages = []
+        for server in range(len(self.channels)):
+            positions, tensors = self.part_of(server, 0, table, rows[0])
+            tensors["0.values"] = rows[1][positions]
+            messages.append(Message(fields=fields, tensors=tensors))
+        return messages
+
+    async def write(
+        self, table: str, rows: Any, *, step: int = 0, **about: bool
+    ) -> list[Message]:
+        """Give rows values on every server; ``rows`` are ids and values."""
+        messages = self.write_messages(table, rows, step=step, **about)
+        return await self.send("write", messages)
+
     async def remove(self, table: str, ids: Sequence[int], *, step: int = 0) -> int:
         """Remove rows on every server; return how many there were."""
         answers = await self.send("remove", self.remove_messages(table, ids, step=step))

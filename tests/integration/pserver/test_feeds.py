@@ -606,3 +606,14 @@ _KEPT = round((1 << 40) * (1 - TableLimits().memory_share))
 
 def _memory(free: list[int]) -> Memory:
     return Memory(total=1 << 40, free=free[0])
+
+
+async def test_a_reader_is_told_of_rows_that_a_worker_writes(start_servers: Start) -> None:
+    _, worker, reader = await trained(start_servers)
+    await reader.read_all()
+    ids = np.array([3, 150, 4000])
+
+    await worker.write("rows", (ids, np.full((3, DIM), 2.5, np.float32)), step=1)
+
+    assert await reader.change()
+    assert [reader.rows[key] for key in ids.tolist()] == [[2.5] * DIM] * 3

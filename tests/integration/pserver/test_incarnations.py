@@ -44,6 +44,7 @@ OPERATIONS: dict[str, dict[str, Any]] = {
     "exchange": STEP,
     "prefetch": {"table": "flat"},
     "remove": {"table": "flat", "sequence": 1, "step": 0},
+    "write": {"table": "flat", "sequence": 1, "step": 0},
     "void": {"sequence": 1},
     "assign": {"table": "flat", "only_if_new": False},
     "leave": {"step": 0},

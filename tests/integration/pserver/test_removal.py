@@ -17,7 +17,7 @@ from paramfleet_pserver.commands.machine import Machine
 from paramfleet_pserver.commands.records import Exchange, Leave, Make, Remove
 from paramfleet_pserver.commands.terms import Terms
 from paramfleet_pserver.requests.checked import exchange_request
-from paramfleet_pserver.requests.remove_requests import remove_request
+from paramfleet_pserver.requests.row_requests import remove_request
 from paramfleet_pserver.tables.owners import Owners
 from paramfleet_pserver.tables.table import SparseTable
 from paramfleet_pserver.tables.table_store import TableStore

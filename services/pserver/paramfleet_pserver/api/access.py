@@ -20,7 +20,7 @@ RIGHTS: Rights = {
     **dict.fromkeys(
         (
             "declare", "pull", "stage", "push", "step", "exchange", "survey", "prefetch",
-            "remove", "discount", "void",
+            "remove", "discount", "write", "void",
             "assign", "leave", "join", "begin", "settle", "progress", "wait_turn", "hold",
             "save", "saved", "load", "total", "await_step", "answer", "states",
             "read_pass", "prepare_pass", "commit_pass", "abort_pass", "pass_state",
@@ -54,6 +54,7 @@ ACTING = frozenset(
         "prefetch",
         "remove",
         "discount",
+        "write",
         "assign",
         "leave",
         "wait_turn",

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from paramfleet_pserver.requests.checked import ExchangePart, PullRequest, PushPart
+from paramfleet_pserver.requests.row_requests import WriteRequest
 from paramfleet_pserver.tables.capacity import Claims, Wanted, claim_at_once, claim_counted
 from paramfleet_pserver.tables.columns import PassPart
 from paramfleet_pserver.tables.owners import Owners
@@ -13,6 +14,9 @@ from paramfleet_pserver.waiting.holding import Holding
 from paramfleet_shared.net.wire.identity import ChangeIdentity
 
 __all__ = ["Hold", "admit", "claim", "creating"]
+
+_Part = ExchangePart | PushPart | PassPart | WriteRequest
+"""Of a change that may create rows."""
 
 
 class Hold(NamedTuple):
@@ -34,7 +38,7 @@ def creating(pull: PullRequest) -> list[tuple[SparseTable, SparsePart]]:
     ]
 
 
-def _wanted_of(parts: Iterable[PushPart | ExchangePart | PassPart]) -> list[Wanted]:
+def _wanted_of(parts: Iterable[_Part]) -> list[Wanted]:
     """Return where the parts of a change may create rows."""
     return [
         part.table.wanted_by(part.content)
@@ -55,7 +59,7 @@ async def claim(wanted: Sequence[Wanted], owners: Owners) -> Claims:
 
 
 async def admit(
-    judge: Callable[[], Sequence[PushPart | ExchangePart | PassPart]],
+    judge: Callable[[], Sequence[_Part]],
     owners: Owners,
     hold: Hold | None = None,
 ) -> Claims:

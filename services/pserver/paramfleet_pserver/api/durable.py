@@ -23,12 +23,14 @@ __all__ = ["ADDRESS", "DurableAnswers"]
 ADDRESS = "for_server"
 """Field of a request: index and incarnation of the pserver that it is for."""
 
-CHANGES = frozenset({"push", "step", "exchange", "void", "remove", "discount", "begin"})
+CHANGES = frozenset(
+    {"push", "step", "exchange", "void", "remove", "discount", "write", "begin"}
+)
 """Operations whose effect a worker sends again until it is durable."""
 
 SETTLED = frozenset(
     {
-        "declare", "settle", "assign", "leave", "load", "remove", "discount", "void",
+        "declare", "settle", "assign", "leave", "load", "remove", "discount", "write", "void",
         "prepare_pass", "commit_pass", "abort_pass",
     }
 )  # fmt: skip

@@ -17,11 +17,15 @@ from paramfleet_pserver.commands.records import (
     Exchange,
     Remove,
     Update,
+    WriteRows,
 )
 from paramfleet_pserver.commands.taking import PartReply
 from paramfleet_pserver.requests.checked import ExchangeRequest, PullRequest, PushRequest
-from paramfleet_pserver.requests.discount_requests import DiscountRequest
-from paramfleet_pserver.requests.remove_requests import RemoveRequest
+from paramfleet_pserver.requests.row_requests import (
+    DiscountRequest,
+    RemoveRequest,
+    WriteRequest,
+)
 from paramfleet_pserver.tables.owners import Owners
 from paramfleet_pserver.waiting.holding import Holding
 from paramfleet_pserver.waiting.training import Training
@@ -37,6 +41,7 @@ __all__ = [
     "remove_rows",
     "take_step",
     "until_applied",
+    "write_rows",
 ]
 
 
@@ -239,20 +244,53 @@ async def discount_rows(
     await _change_rows(training, owners, Discount(discount), hold)
 
 
-async def _change_rows(
-    training: Training, owners: Owners, command: Remove | Discount, hold: Hold
-) -> Outcome:
-    """Execute a change that makes no rows, and return when it is applied.
+async def write_rows(
+    training: Training,
+    owners: Owners,
+    write: WriteRequest,
+    holding: Holding,
+    request: Request,
+) -> bool:
+    """Give rows values; return False if the table is not new, and the request needs that.
+
+    Args:
+        training: Whose tables they are of.
+        owners: Who works on them.
+        write: What is written.
+        holding: What may keep it back.
+        request: What it came with.
 
     Cancellation: what was begun is applied all the same.
 
     Raises:
         TablesDamagedError: if a change was applied in part, this one or one before.
-        StepBegunError: in sync, if rows are to be removed and a worker has pushed the step in
-            progress.
+        StepBegunError: in sync, if a worker has pushed the step in progress.
+        CapacityError: if there is no room for the new rows; nothing is changed.
+        TableMemoryError: if there is no memory for them; nothing is changed.
     """
-    await admit(partial(training.machine.judge, command), owners, hold)
-    outcome = training.execute(command)
+    if training.journal is not None:  # a server that went on from its disk may be steps behind
+        await training.waits.wait(write.step, deadline=request.deadline)
+    hold = Hold(holding, write.identity, request.deadline)
+    outcome = await _change_rows(training, owners, WriteRows(write), hold)
+    return outcome.is_changed or not outcome.is_fresh
+
+
+async def _change_rows(
+    training: Training, owners: Owners, command: Remove | Discount | WriteRows, hold: Hold
+) -> Outcome:
+    """Execute a change of rows past their optimizer, and return when it is applied.
+
+    Cancellation: what was begun is applied all the same.
+
+    Raises:
+        TablesDamagedError: if a change was applied in part, this one or one before.
+        StepBegunError: in sync, if rows are to be removed or written and a worker has pushed
+            the step in progress.
+        CapacityError: if there is no room for new rows; nothing is changed.
+        TableMemoryError: if there is no memory for them; nothing is changed.
+    """
+    claims = await admit(partial(training.machine.judge, command), owners, hold)
+    outcome = training.execute(command, claims=claims)
     await until_applied(training, outcome)
     return outcome
 

@@ -26,6 +26,7 @@ from paramfleet_pserver.api.pushing import (
     keep_push,
     remove_rows,
     take_step,
+    write_rows,
 )
 from paramfleet_pserver.api.reading import pull_of_step, read_packed
 from paramfleet_pserver.api.surveying import survey
@@ -66,10 +67,13 @@ from paramfleet_pserver.requests.checked import (
     push_request,
 )
 from paramfleet_pserver.requests.dense_requests import assign_request, stage_request
-from paramfleet_pserver.requests.discount_requests import discount_request
 from paramfleet_pserver.requests.fields import Fields
-from paramfleet_pserver.requests.finite import check_change, check_values
-from paramfleet_pserver.requests.remove_requests import remove_request
+from paramfleet_pserver.requests.finite import check_change, check_row_values, check_values
+from paramfleet_pserver.requests.row_requests import (
+    discount_request,
+    remove_request,
+    write_request,
+)
 from paramfleet_pserver.requests.staging import Staging
 from paramfleet_pserver.requests.total_requests import total_request
 from paramfleet_pserver.tables.owners import Job, Owners
@@ -104,7 +108,7 @@ __all__ = ["OPERATIONS", "Routes"]
 
 OPERATIONS = (
     "declare", "pull", "stage", "push", "step", "exchange", "survey", "prefetch",
-    "remove", "discount", "void", "assign", "leave",
+    "remove", "discount", "write", "void", "assign", "leave",
     "join", "begin", "settle", "progress", "wait_turn", "hold", "save", "saved", "load",
     "status", "total", "await_step", "answer", "states",
     "read_pass", "prepare_pass", "commit_pass", "abort_pass", "pass_state",
@@ -724,6 +728,14 @@ class Routes:
         discount = discount_request(request.message, self._store)
         await discount_rows(training, self._owners, discount, self._holding, request)
         return Message()
+
+    async def write(self, request: Request) -> Message:
+        """Give rows of a table values; in sync between two steps of all workers."""
+        training = self._trained("write")
+        write = write_request(request.message, self._store)
+        await check_row_values(write)
+        is_due = await write_rows(training, self._owners, write, self._holding, request)
+        return Message(fields={"is_due": is_due})
 
     async def survey(self, request: Request) -> Message:
         """Answer which rows of a table would be evicted first."""

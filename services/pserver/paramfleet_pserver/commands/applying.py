@@ -20,7 +20,7 @@ from paramfleet_pserver.commands.worker_states import OLD_VERSIONS
 from paramfleet_pserver.core.membership import StepMembers
 from paramfleet_pserver.core.reservoir import CompleteStep, StepReservoir
 from paramfleet_pserver.requests.checked import Mode, PushPart, PushRequest
-from paramfleet_pserver.requests.remove_requests import RemoveRequest
+from paramfleet_pserver.requests.row_requests import RemoveRequest, WriteRequest
 from paramfleet_pserver.tables.capacity import Claims
 from paramfleet_pserver.tables.old_values import OldVersions, StepBefore
 from paramfleet_pserver.tables.owners import Job, Owners, when_done
@@ -167,8 +167,8 @@ class StepApplier(ServerMode):
             self.old.clear()
 
     @override
-    def check_removal(self, remove: RemoveRequest) -> None:
-        self.reservoir.check_untouched(remove.rank, remove.step)
+    def check_rows(self, change: RemoveRequest | WriteRequest) -> None:
+        self.reservoir.check_untouched(change.rank, change.step)
 
     @override
     def leave(self, rank: Rank, step: Step) -> None:

@@ -41,6 +41,7 @@ from paramfleet_pserver.commands.records import (
     Retire,
     Update,
     Void,
+    WriteRows,
 )
 from paramfleet_pserver.requests.changes import identity_of
 from paramfleet_pserver.requests.checked import (
@@ -53,9 +54,12 @@ from paramfleet_pserver.requests.checked import (
     spec_of,
 )
 from paramfleet_pserver.requests.dense_requests import assign_request
-from paramfleet_pserver.requests.discount_requests import discount_request
 from paramfleet_pserver.requests.fields import Fields
-from paramfleet_pserver.requests.remove_requests import remove_request
+from paramfleet_pserver.requests.row_requests import (
+    discount_request,
+    remove_request,
+    write_request,
+)
 from paramfleet_pserver.requests.table_codec import describe_table, read_table
 from paramfleet_pserver.requests.tensors import PartIds
 from paramfleet_pserver.tables.parts import SparsePart
@@ -134,6 +138,18 @@ def _describe_discount(command: Discount) -> _Described:
         "0.amounts": discount.amounts,
     }
     return {**about, "table": discount.table.spec.name}, tensors
+
+
+def _describe_write(command: WriteRows) -> _Described:
+    write = command.write
+    rows, about = write.rows, {**write.identity.fields(), "step": write.step}
+    about |= {"only_if_new": write.only_if_new, "is_last": write.is_last}
+    tensors: dict[str, NDArray[Any]] = {
+        "0.ids": rows.ids,
+        "0.offsets": rows.offsets,
+        "0.values": write.values,
+    }
+    return {**about, "table": write.table.spec.name}, tensors
 
 
 def _describe_push(command: Update | Contribute) -> _Described:
@@ -335,6 +351,7 @@ _KINDS: Mapping[type, str] = {
     Create: "create",
     Remove: "remove",
     Discount: "discount",
+    WriteRows: "write",
     Update: "update",
     Contribute: "contribute",
     Exchange: "exchange",
@@ -362,6 +379,7 @@ _DESCRIBED: Mapping[type, Callable[[Any], _Described]] = {
     Create: _describe_create,
     Remove: _describe_remove,
     Discount: _describe_discount,
+    WriteRows: _describe_write,
     Update: _describe_push,
     Contribute: _describe_push,
     Exchange: _describe_exchange,
@@ -389,6 +407,7 @@ _READERS: Mapping[str, Callable[[Message, TableStore], Command]] = {
     "create": _read_create,
     "remove": lambda message, store: Remove(remove_request(message, store)),
     "discount": lambda message, store: Discount(discount_request(message, store)),
+    "write": lambda message, store: WriteRows(write_request(message, store)),
     "update": lambda message, store: Update(push_request(message, store, pieces=True)),
     "contribute": lambda message, store: Contribute(push_request(message, store)),
     "exchange": lambda message, store: Exchange(exchange_request(message, store)),

@@ -35,11 +35,16 @@ from paramfleet_pserver.core.geo.recorder import GeoRecorder
 from paramfleet_pserver.core.geo.sharers import Sharers
 from paramfleet_pserver.core.pacing import Pace, RateGuard
 from paramfleet_pserver.requests.checked import ExchangePart, ExchangeRequest, Mode
-from paramfleet_pserver.requests.remove_requests import RemoveRequest
+from paramfleet_pserver.requests.row_requests import RemoveRequest, WriteRequest
 from paramfleet_pserver.tables.adding import add_part
 from paramfleet_pserver.tables.blocks import Block
 from paramfleet_pserver.tables.owners import Job, Owners
-from paramfleet_pserver.tables.parts import DensePart, Guarded, SparsePart, square_of
+from paramfleet_pserver.tables.parts import (
+    DensePart,
+    Guarded,
+    SparsePart,
+    square_of,
+)
 from paramfleet_pserver.tables.table import DenseTable, SparseTable, Table
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.errors.served import GeoRuleError
@@ -150,6 +155,15 @@ class GeoExchange(ServerMode):
         return remove.table.remove_jobs(
             remove.rows, lambda block, ids: recorded[block.owner].remove(ids), counts
         )
+
+    @override
+    def write(self, write: WriteRequest) -> list[Job]:
+        """Write rows, and send them to every worker that doesn't have them.
+
+        First values go to their writer, too.
+        """
+        table, writer = write.table, None if write.only_if_new else write.rank
+        return table.write_jobs(write.content) + self._record_jobs(table, write.content, writer)
 
     @override
     def news_of_load(self) -> Iterator[Announce | Announced]:
@@ -312,7 +326,7 @@ class GeoExchange(ServerMode):
 
         return table.added_jobs(part, add)
 
-    def _record_jobs(self, table: Table, part: SparsePart, writer: Rank) -> list[Job]:
+    def _record_jobs(self, table: Table, part: SparsePart, writer: Rank | None) -> list[Job]:
         """Note rows; to run after the jobs that add to them, in one go with them."""
         assert isinstance(table, SparseTable), "the part is"
         jobs = []
@@ -430,12 +444,15 @@ class Recorded(NamedTuple):
             scale, power = guarded.stride(square)
         part.weights[:] = np.float32(scale) / counts.astype(np.float32) ** np.float32(power)
 
-    def record(self, part: SparsePart, *, writer: Rank) -> None:
-        """Note rows that changed; the writer receives those that aren't what it holds."""
+    def record(self, part: SparsePart, *, writer: Rank | None) -> None:
+        """Note rows that changed; the writer receives those that aren't what it holds.
+
+        Without a writer every worker receives them.
+        """
         rows = self._slots_of(part)
         is_rounded = self.block.rows.spec.storage != "float32"
         self.recorder.record(rows, writer=None if is_rounded else writer)
-        if part.weights is not None:
+        if writer is not None and part.weights is not None:
             self.recorder.announce(writer, rows[part.weights < 1.0])
             self.sharers.note(rows, writer=writer)
 

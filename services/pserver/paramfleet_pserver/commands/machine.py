@@ -48,6 +48,7 @@ from paramfleet_pserver.commands.records import (
     Retire,
     Update,
     Void,
+    WriteRows,
 )
 from paramfleet_pserver.commands.removing import Removal
 from paramfleet_pserver.commands.taking import Taken
@@ -63,8 +64,11 @@ from paramfleet_pserver.requests.checked import (
     PushPart,
     PushRequest,
 )
-from paramfleet_pserver.requests.discount_requests import DiscountRequest
-from paramfleet_pserver.requests.remove_requests import RemoveRequest
+from paramfleet_pserver.requests.row_requests import (
+    DiscountRequest,
+    RemoveRequest,
+    WriteRequest,
+)
 from paramfleet_pserver.tables.capacity import Claims
 from paramfleet_pserver.tables.owners import Job, Owners, when_done
 from paramfleet_pserver.tables.parts import DensePart, is_counted
@@ -206,8 +210,8 @@ class Machine:
             raise UnknownWorkerError(rank=rank)
 
     def judge(
-        self, command: Update | Contribute | Exchange | Remove | Discount
-    ) -> Sequence[PushPart] | Sequence[ExchangePart]:
+        self, command: Update | Contribute | Exchange | Remove | Discount | WriteRows
+    ) -> Sequence[PushPart] | Sequence[ExchangePart] | Sequence[WriteRequest]:
         """Return the parts of a change that it would apply, and change nothing.
 
         A removal has none, nor has a discount.
@@ -233,20 +237,31 @@ class Machine:
                 is_fresh = self.identities.check(push.identity)
                 self.gate.check(push.rank, push.step)
                 return push.parts if is_fresh else ()
-            case Remove(remove):
-                if self.identities.check(remove.identity):
-                    self.gate.check(remove.rank, remove.step)
-                    self.mode.check_removal(remove)
-                return ()
-            case Discount(discount):
-                self.check_rank(discount.rank)
-                self.identities.check(discount.identity)
-                return ()
+            case Remove() | Discount() | WriteRows():
+                return self._judge_rows(command)
             case Exchange(exchange):
                 self._exchanging("exchange")
                 is_fresh = self.identities.check(exchange.identity)
                 self.gate.check(exchange.rank, exchange.step)
                 return exchange.parts if is_fresh and not self._has_exchange(exchange) else ()
+
+    def _judge_rows(self, command: Remove | Discount | WriteRows) -> Sequence[WriteRequest]:
+        """Judge a change of rows past their optimizer, as ``judge`` does."""
+        match command:
+            case Remove(remove):
+                if self.identities.check(remove.identity):
+                    self.gate.check(remove.rank, remove.step)
+                    self.mode.check_rows(remove)
+            case Discount(discount):
+                self.check_rank(discount.rank)
+                self.identities.check(discount.identity)
+            case WriteRows(write):
+                self.check_rank(write.rank)
+                if self.identities.check(write.identity) and _is_due(write):
+                    self.gate.check(write.rank, write.step)
+                    self.mode.check_rows(write)
+                    return (write,)
+        return ()
 
     def judge_pass(self, command: PassCommand) -> bool:
         """Return whether a command of a pass wasn't executed before, and change nothing.
@@ -311,8 +326,8 @@ class Machine:
                 outcome = self._exchange(exchange, claims)
             case Create():
                 outcome = self._create(command, reads, claims, alone=alone)
-            case Remove() | Discount():
-                outcome = self._touch(command)
+            case Remove() | Discount() | WriteRows():
+                outcome = self._touch(command, claims)
             case Assign():
                 outcome = self._assign(command)
             case Prepare() | CommitPass() | AbortPass():
@@ -586,10 +601,14 @@ class Machine:
         when_done(applied, lambda _: claims.release())
         return Outcome(applied=applied)
 
-    def _touch(self, command: Remove | Discount) -> Outcome:
-        if isinstance(command, Remove):
-            return self._remove(command.remove)
-        return self._discount(command.discount)
+    def _touch(self, command: Remove | Discount | WriteRows, claims: Claims) -> Outcome:
+        match command:
+            case Remove(remove):
+                return self._remove(remove)
+            case Discount(discount):
+                return self._discount(discount)
+            case WriteRows(write):
+                return self._write(write, claims)
 
     def _remove(self, remove: RemoveRequest) -> Outcome:
         self.judge(Remove(remove))
@@ -613,6 +632,23 @@ class Machine:
         jobs = discount.table.discount_jobs(discount.rows, discount.amounts)
         applied = self.owners.start(jobs)
         when_done(applied, partial(self._note_end, discount.step, (), Claims()))
+        return Outcome(applied=applied)
+
+    def _write(self, write: WriteRequest, claims: Claims) -> Outcome:
+        self.judge(WriteRows(write))
+        if not self.identities.check(write.identity):
+            claims.release()
+            return self._done(is_fresh=False, is_changed=False)
+        self.identities.record(write.identity)
+        if not _is_due(write):
+            claims.release()
+            return self._done(is_changed=False, is_noted=True)
+        table = write.table
+        table.is_assigned |= write.is_last
+        if len(write.rows.ids):
+            self.mode.note_write(table, f"a write by worker {write.rank}")
+        applied = self.owners.start(self.mode.write(write))
+        when_done(applied, partial(self._note_end, write.step, (), claims))
         return Outcome(applied=applied)
 
     def _removed_before(self, remove: RemoveRequest) -> Outcome:
@@ -655,8 +691,7 @@ class Machine:
         assign = command.assign
         table = assign.table
         self.identities.expect(assign.rank, assign.incarnation)
-        is_new = not (table.is_loaded or table.is_assigned or table.num_updates)
-        has_effect = is_new or not assign.only_if_new
+        has_effect = table.is_new or not assign.only_if_new
         if has_effect:
             self.mode.check_write("assign")
         is_newer = self._fence(assign.rank, assign.incarnation)
@@ -749,6 +784,11 @@ class Machine:
     def _done(self, **facts: object) -> Outcome:
         """Return the outcome of a command that the owners have nothing to do for."""
         return Outcome(applied=self.owners.start(()), **facts)  # type: ignore[arg-type]
+
+
+def _is_due(write: WriteRequest) -> bool:
+    """Return whether a write has an effect on its table as it is now."""
+    return write.table.is_new or not write.only_if_new
 
 
 def kind_of(mode: Mode) -> type[ServerMode]:

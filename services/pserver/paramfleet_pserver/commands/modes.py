@@ -7,7 +7,7 @@ from typing import ClassVar
 from paramfleet_pserver.commands.records import Announce, Announced
 from paramfleet_pserver.commands.removing import remove_rows
 from paramfleet_pserver.requests.checked import Mode
-from paramfleet_pserver.requests.remove_requests import RemoveRequest
+from paramfleet_pserver.requests.row_requests import RemoveRequest, WriteRequest
 from paramfleet_pserver.tables.old_values import StepBefore
 from paramfleet_pserver.tables.owners import Job, Owners
 from paramfleet_pserver.tables.table import Table
@@ -20,7 +20,8 @@ __all__ = ["EVERY_MODE", "AsyncMode", "ServerMode"]
 
 EVERY_MODE = frozenset(
     {
-        "pull", "stage", "survey", "prefetch", "remove", "discount", "void", "assign", "leave",
+        "pull", "stage", "survey", "prefetch", "remove", "discount", "write", "void",
+        "assign", "leave",
         "wait_turn", "hold", "answer", "join", "settle", "progress",
     }
 )  # fmt: skip
@@ -105,8 +106,10 @@ class ServerMode:
     def begin_term(self, term: int) -> None:
         """Go on from an older state than workers may have seen."""
 
-    def check_removal(self, remove: RemoveRequest) -> None:
-        """Pass if rows may be removed now; a mode without common steps lets it be any time.
+    def check_rows(self, change: RemoveRequest | WriteRequest) -> None:
+        """Raise if rows may not be removed or written now.
+
+        A mode without common steps permits it at any time.
 
         Raises:
             StepBegunError: if a worker has pushed the step in progress.
@@ -127,6 +130,10 @@ class ServerMode:
     def remove(self, remove: RemoveRequest, counts: list[int]) -> list[Job]:
         """Return what removes rows, and adds to ``counts`` how many."""
         return remove.table.remove_jobs(remove.rows, remove_rows, counts)
+
+    def write(self, write: WriteRequest) -> list[Job]:
+        """Return the jobs that write rows."""
+        return write.table.write_jobs(write.content)
 
     def news_of_load(self) -> Iterator[Announce | Announced]:
         """Yield what announces every row of a checkpoint to every worker."""

@@ -20,7 +20,7 @@ from paramfleet_pserver.commands.records import AbortPass, CommitPass, PassComma
 from paramfleet_pserver.core.passes import PassBook
 from paramfleet_pserver.requests.checked import Mode
 from paramfleet_pserver.requests.pass_requests import PrepareRequest
-from paramfleet_pserver.requests.remove_requests import RemoveRequest
+from paramfleet_pserver.requests.row_requests import RemoveRequest, WriteRequest
 from paramfleet_pserver.tables.capacity import Claims
 from paramfleet_pserver.tables.columns import PassPart, write_jobs
 from paramfleet_pserver.tables.owners import Owners, when_done
@@ -83,9 +83,9 @@ class PassMode(ServerMode):
             kept.claims.release()
 
     @override
-    def check_removal(self, remove: RemoveRequest) -> None:
-        if len(remove.rows.ids):  # it goes to all pservers, whichever have the rows
-            self.check_write("remove")
+    def check_rows(self, change: RemoveRequest | WriteRequest) -> None:
+        if len(change.rows.ids):  # it goes to all pservers, whichever have the rows
+            self.check_write("remove" if isinstance(change, RemoveRequest) else "write")
 
     @override
     def check_write(self, operation: str) -> None:

@@ -13,9 +13,12 @@ from typing import NamedTuple
 
 from paramfleet_pserver.requests.checked import ExchangeRequest, PushRequest
 from paramfleet_pserver.requests.dense_requests import AssignRequest
-from paramfleet_pserver.requests.discount_requests import DiscountRequest
 from paramfleet_pserver.requests.pass_requests import PrepareRequest
-from paramfleet_pserver.requests.remove_requests import RemoveRequest
+from paramfleet_pserver.requests.row_requests import (
+    DiscountRequest,
+    RemoveRequest,
+    WriteRequest,
+)
 from paramfleet_pserver.tables.table import SparseTable, Table
 from paramfleet_shared.net.wire.identity import ChangeIdentity
 from paramfleet_shared.tables.rows.batch import RowIds
@@ -50,6 +53,7 @@ __all__ = [
     "Retire",
     "Update",
     "Void",
+    "WriteRows",
 ]
 
 
@@ -72,6 +76,13 @@ class Discount:
     """What an export has of the ``delta_score`` of rows is subtracted."""
 
     discount: DiscountRequest
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRows:
+    """A worker gives rows values; their optimizer states stay, and unknown ids get rows."""
+
+    write: WriteRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +297,7 @@ Command = (
     Create
     | Remove
     | Discount
+    | WriteRows
     | Update
     | Contribute
     | Exchange

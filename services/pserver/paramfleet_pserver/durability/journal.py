@@ -26,6 +26,7 @@ from paramfleet_pserver.commands.records import (
     Remove,
     Update,
     Void,
+    WriteRows,
 )
 from paramfleet_pserver.commands.snapshot.writing import MachineImage
 from paramfleet_pserver.core.identities import IdentityWindow
@@ -383,7 +384,7 @@ def _identity_of(command: Command) -> ChangeIdentity | None:
     match command:
         case Update(change) | Contribute(change) | Exchange(change):
             return change.identity
-        case Remove(change) | Discount(change):
+        case Remove(change) | Discount(change) | WriteRows(change):
             return change.identity
         case Void(identity) | Begin(identity):
             return identity

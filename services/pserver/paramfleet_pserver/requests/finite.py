@@ -9,6 +9,7 @@ from paramfleet_pserver.core.reservoir import check_weight
 from paramfleet_pserver.requests.checked import ExchangeRequest, PushRequest
 from paramfleet_pserver.requests.dense_requests import AssignRequest
 from paramfleet_pserver.requests.pass_requests import PrepareRequest
+from paramfleet_pserver.requests.row_requests import WriteRequest
 from paramfleet_pserver.tables.parts import DensePart, SparsePart
 from paramfleet_shared.errors.served import (
     LearningRateRefusedError,
@@ -28,7 +29,7 @@ from paramfleet_shared.tables.rows.ctr import num_miscounted
 from paramfleet_shared.tables.rows.states import check_rows
 from paramfleet_shared.values.bounds import GRADIENT_LOG2, MAX_LEARNING_RATE
 
-__all__ = ["check_change", "check_pass", "check_values"]
+__all__ = ["check_change", "check_pass", "check_row_values", "check_values"]
 
 INLINE_VALUES = 1 << 19
 """Floats that are looked through on the event loop: some 50 microseconds."""
@@ -84,6 +85,21 @@ async def check_values(request: AssignRequest) -> None:
             table=request.table.spec.name,
             rank=request.rank,
             count=num_nonfinite(values, "float32"),
+        )
+
+
+async def check_row_values(request: WriteRequest) -> None:
+    """Raise if a value of a row is too large, as no training makes it.
+
+    Raises:
+        NonFiniteValuesError: if one is NaN, infinite or too large.
+    """
+    values = Encoded(request.values)
+    if not await _is_finite(values, "float32", GRADIENT_LOG2):
+        raise NonFiniteValuesError(
+            table=request.table.spec.name,
+            rank=request.rank,
+            count=num_nonfinite(values, "float32", log2=GRADIENT_LOG2),
         )
 
 

@@ -35,6 +35,7 @@ __all__ = [
     "push_values",
     "read_values",
     "square_of",
+    "write_rows",
 ]
 
 CODED_VALUES = 1 << 15
@@ -199,6 +200,14 @@ def push_rows(block: SparseShard, parts: list[SparsePart], lr: float, step: int)
     direct = part.unique and as_sent and CODECS[part.wire].direct
     rows = part.rows.rows if direct else numbers_of(part, unscaled)
     block.push(part.ids, rows, lr=lr, step=step, unique=part.unique, now=part.now)
+
+
+def write_rows(block: SparseShard, part: SparsePart) -> None:
+    """Give a block's rows the part's float32 values; unknown ids get rows, with any entry."""
+    before = block.num_rows
+    block.write(part.ids, part.rows.rows)
+    if block.admission is not None:
+        block.admission.num_admitted += block.num_rows - before
 
 
 def push_values(dense: DenseRange, parts: Sequence[DensePart], lr: float, step: int) -> None:

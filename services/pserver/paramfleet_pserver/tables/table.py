@@ -31,6 +31,7 @@ from paramfleet_pserver.tables.parts import (
     push_rows,
     push_values,
     read_values,
+    write_rows,
 )
 from paramfleet_pserver.tables.shard_loads import COUNTED_ROWS, RowCounter, ShardUse, busiest
 from paramfleet_shared.discovery.placement import range_of_shard
@@ -74,13 +75,18 @@ class Table(ABC):
         self.is_loaded = False
         """Whether the rows came from a checkpoint."""
         self.is_assigned = False
-        """Whether a worker gave the values."""
+        """Whether a worker gave the values, of a sparse table the first ones."""
         self.writes = 0
         """How often it was written to past its optimizer, where the mode counts that."""
         self.last_write = ""
         """By what it was last, as a person reads it."""
         self.guards: Sequence[RateGuard] = ()
         """Of the table's parts, each with one owner."""
+
+    @property
+    def is_new(self) -> bool:
+        """Return whether the table was neither loaded nor given values nor stepped."""
+        return not (self.is_loaded or self.is_assigned or self.num_updates)
 
     @property
     @abstractmethod
@@ -375,6 +381,11 @@ class SparseTable(Table):
             for block, where in wheres
             if where.stop > where.start
         ]
+
+    def write_jobs(self, part: SparsePart) -> list[Job]:
+        """Give rows the part's float32 values; their states stay, and unknown ids get rows."""
+        self.use.push(part.offsets)
+        return self.part_jobs(part, lambda block, own: write_rows(block.rows, own))
 
     def added_jobs(
         self, part: SparsePart, add: Callable[[Block, SparsePart], None]

@@ -78,6 +78,7 @@ class Deed:
 def deeds(*, least: int = 1) -> st.SearchStrategy[list[Deed]]:
     kinds = ["change"] * 8 + ["create", "assign", "leave", "lose", "fence", "limit", "join"]
     kinds += ["remove"] * 2 + ["discount"] * 2 + ["void"] + ["commit"] * 3 + ["abort"]
+    kinds += ["write"] * 3
     deed = st.builds(
         Deed,
         kind=st.sampled_from(kinds),
@@ -122,6 +123,7 @@ class History:
             return plain[deed.kind]
         made = {"create": self._create, "assign": self._assign, "change": self._change}
         made |= {"remove": self._remove, "void": self._void, "discount": self._discount}
+        made |= {"write": self._write}
         made |= {"commit": self._end_pass, "abort": self._end_pass}
         return command_of(made[deed.kind](deed), self._store)
 
@@ -145,6 +147,18 @@ class History:
         tensors: dict[str, Any] = {"0.ids": routed.ids, "0.offsets": routed.offsets}
         fields = {"kind": "discount", **self._name(deed), "step": deed.step, "table": "rows"}
         return Message(fields=fields, tensors=tensors | {"0.amounts": amounts})
+
+    def _write(self, deed: Deed) -> Message:
+        table = "rows" if "rows" in deed.tables else "half"
+        if self._store.find(table).spec.optimizer.num_counts:
+            table = "half"
+        routed = route(np.unique(np.array(deed.ids, np.int64)), SHARDS)
+        values = np.random.default_rng(deed.seed).normal(size=(len(routed.ids), DIM))
+        fields = {"kind": "write", **self._name(deed), "step": deed.step, "table": table}
+        fields |= {"only_if_new": deed.continues, "is_last": deed.guarded and deed.continues}
+        tensors: dict[str, Any] = {"0.ids": routed.ids, "0.offsets": routed.offsets}
+        tensors["0.values"] = values.astype(np.float32)
+        return Message(fields=fields, tensors=tensors)
 
     def _assign(self, deed: Deed) -> Message:
         values = np.random.default_rng(deed.seed).normal(size=SIZE).astype(np.float32)

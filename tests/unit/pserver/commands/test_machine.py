@@ -361,6 +361,7 @@ def test_a_command_is_the_same_bytes_when_it_is_read_again() -> None:
             "create",
             "remove",
             "discount",
+            "write",
             "void",
             "assign",
             "leave",

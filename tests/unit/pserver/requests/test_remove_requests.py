@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paramfleet_pserver.requests.remove_requests import remove_request
+from paramfleet_pserver.requests.row_requests import remove_request
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.errors import FleetError
 from paramfleet_shared.errors.served import UnknownTableError

@@ -50,6 +50,8 @@ def act(rows: SparseShard, deed: tuple[str, list[int], int]) -> None:
             rows.push(once, numbers[first], lr=0.1, step=1, unique=True)
         case "assign":
             rows.assign(wanted, numbers, np.abs(numbers))
+        case "write":
+            rows.write(wanted, numbers)
         case "pull":
             rows.pull(wanted, numbers, create=True)
         case "create":
@@ -66,7 +68,8 @@ def act(rows: SparseShard, deed: tuple[str, list[int], int]) -> None:
             raise AssertionError(kind)
 
 
-KINDS = ["push", "push", "push_unique", "assign", "pull", "create", "remove", "hold", "free"]
+KINDS = ["push", "push", "push_unique", "assign", "write", "pull", "create"]
+KINDS += ["remove", "hold", "free"]
 IDS = st.lists(st.integers(0, 30), max_size=12)
 DEEDS = st.lists(st.tuples(st.sampled_from(KINDS), IDS, st.integers(0, 99)), max_size=8)
 

@@ -74,7 +74,7 @@ def test_an_index_that_ids_leave_is_a_dict(draw: Any) -> None:
 
 
 IDS = st.one_of(st.integers(0, 40), st.integers(0, 2**63 - 1))
-ACTIONS = st.sampled_from(["pull", "peek", "push", "push unique", "assign", "remove"])
+ACTIONS = st.sampled_from(["pull", "peek", "push", "push unique", "assign", "write", "remove"])
 CALLS = st.lists(st.tuples(ACTIONS, st.lists(IDS, max_size=60)), max_size=20)
 
 
@@ -116,6 +116,9 @@ def _call(
         )
     elif call == "assign":
         shard.assign(ids, ones, np.empty((ids.size, 0), np.float32))
+        rows.update(zip(ids.tolist(), ones, strict=True))
+    elif call == "write":
+        shard.write(ids, ones)
         rows.update(zip(ids.tolist(), ones, strict=True))
     else:
         shard.push(ids, ones, lr=1.0, step=1, unique=call == "push unique")

@@ -198,6 +198,11 @@ class TieredShard(SparseShard):
             super().assign(ids, values, states)
 
     @override
+    def write(self, ids: NDArray[np.int64], values: NDArray[np.float32]) -> None:
+        with self._in_memory(ids, changes=True):
+            super().write(ids, values)
+
+    @override
     def find(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return numbers of ids' rows, or -1: int64 [n].
 
