@@ -278,6 +278,16 @@ class RowReplica:
         slots = self.store.slots(ids)
         self.store.values[slots] = served
         self.store.column(OLD)[slots] = served
+        if self._keeps_lost:
+            self._lost[slots] = 0
+
+    def differ(self, ids: NDArray[np.int64], values: NDArray[np.float32]) -> NDArray[np.bool_]:
+        """Return which rows, int64 [U], don't exist or have other values: bool [U]."""
+        slots = self.store.held(ids)
+        differs: NDArray[np.bool_] = slots < 0
+        held = np.flatnonzero(~differs)
+        differs[held] = (self.store.values[slots[held]] != values[held]).any(axis=1)
+        return differs
 
     def forget(self) -> None:
         """Drop all progress: every row is what it was at first."""

@@ -79,6 +79,14 @@ class RowStore:
 
     @classmethod
     def of(cls, table: "SparseTable") -> "RowStore":
+        """Make a store for a table, with its first rows."""
+        store = cls.empty(table)
+        for ids, values in table.first_rows:
+            store.write(ids, values)
+        return store
+
+    @classmethod
+    def empty(cls, table: "SparseTable") -> "RowStore":
         """Make an empty store for a table."""
         accessor = table.accessor
         kept = table.kept_as
@@ -225,6 +233,18 @@ class RowStore:
             CapacityError: if there is no room for them.
         """
         return self._find(ids, self._fill_columns)
+
+    def write(self, ids: NDArray[np.int64], values: NDArray[np.float32]) -> None:
+        """Set the values of rows, making those that don't exist; other columns stay.
+
+        Args:
+            ids: int64 [n], each once.
+            values: float32 [n, D].
+
+        Raises:
+            CapacityError: if there is no room for new rows; no value is set.
+        """
+        self.values[self.slots(ids)] = values
 
     def remove(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Remove the rows of ids that have one; return their slots, which new rows take.

@@ -174,6 +174,9 @@ class SparseTable:
         self.has_default_values = False
         """Whether the model said nothing of first values."""
         self.seed = seed
+        self.first_rows: list[tuple[NDArray[np.int64], NDArray[np.float32]]] = []
+        """Rows that were written before the table had a source, in this order: ids, int64 [n],
+        each once, and values, float32 [n, D]. Where the table is new, it begins with them."""
         self.kept_as = kept_as
         self.eviction = NO_EVICTION
         """Which of its rows go; ``retain`` says so."""

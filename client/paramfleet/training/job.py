@@ -3,9 +3,10 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -350,23 +351,34 @@ def require_unused(author: Author, answers: Sequence[Message]) -> None:
             raise IncarnationUsedError(server=server, **author.fields())
 
 
-def agree_on_dense(job: Job, blocks: Sequence[DenseBlock]) -> None:
+def agree_on_dense(
+    job: Job,
+    blocks: Sequence[DenseBlock],
+    *,
+    also: Callable[[], Coroutine[Any, Any, None]] | None = None,
+) -> None:
     """Start every worker from the same dense parameters and buffers.
 
     They are worker 0's, unless the pservers hold loaded ones, or it died before it could say
     them and the job goes on. One that comes late finds the parameters there, and takes the
     buffers that the others train with.
+
+    Args:
+        job: The worker's.
+        blocks: The dense tables.
+        also: Gives the pservers other first values, in the same workers and before any worker
+            goes on; it has no effect where they have some.
     """
     session = job.communicator.session
     if job.author.rank == 0:
-        _assign(job, blocks)
+        _assign(job, blocks, also)
     if not session.has_passed(f"gather/{_DENSE}"):
         _load_buffers(job)
         job.begin_alike(_DENSE)
     else:
         take_current_buffers(job.communicator, job.agreement)
     if session.elastic:
-        _assign(job, blocks)
+        _assign(job, blocks, also)
     for block, values in zip(blocks, pull_dense(job, blocks), strict=True):
         block.install(values)
 
@@ -467,8 +479,14 @@ def _load_buffers(job: Job) -> None:
         buffers.install()
 
 
-def _assign(job: Job, blocks: Sequence[DenseBlock]) -> None:
+def _assign(
+    job: Job,
+    blocks: Sequence[DenseBlock],
+    also: Callable[[], Coroutine[Any, Any, None]] | None,
+) -> None:
     """Give the pservers first values of their tables."""
+    if also is not None:
+        job.communicator.wait(also())
     for block in blocks:
         values = block.piece(slice(0, block.size))
         fields = {**job.author.fields(), "table": block.name, "only_if_new": True}

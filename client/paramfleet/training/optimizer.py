@@ -8,7 +8,7 @@ step does is the mode's business.
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, overload
+from typing import Any, NoReturn, overload
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ from paramfleet.training.stepping.guarding import Guarding
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.system.gc_tuning import freeze
 from paramfleet_shared.tables.spec import TableSpec
-from paramfleet_shared.values.bounds import MAX_LEARNING_RATE, MAX_WEIGHT
+from paramfleet_shared.values.bounds import LARGEST_GRADIENT, MAX_LEARNING_RATE, MAX_WEIGHT
 
 __all__ = [
     "DistributedOptimizer",
@@ -43,6 +43,7 @@ __all__ = [
     "LoadIncompleteError",
     "NotAnOptimizerError",
     "NotStartedError",
+    "RowWriteError",
     "TableUnknownError",
     "TrainingFinishedError",
 ]
@@ -93,6 +94,15 @@ class LoadIncompleteError(ContractError):
         "different trainings: {reason}; call fleet.load_model() in every worker, or start the "
         "job again"
     )
+
+
+class RowWriteError(ContractError):
+    """Rows can't be given these values, or not now; nothing was changed."""
+
+    code = "contract.row_write"
+    table: str
+    rule: str
+    sentence = "rows of table {table!r} can't be written: {rule}; nothing was changed"
 
 
 class TableUnknownError(ContractError):
@@ -430,6 +440,68 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._check_removal("remove_rows")
         return mode.remove(named, ids)
 
+    def write_rows(
+        self, table: SparseTable, ids: NDArray[np.int64], values: NDArray[np.float32]
+    ) -> None:
+        """Set the values of rows, between two steps; rows that don't exist are created.
+
+        Optimizer states of rows that exist stay, as torch keeps them.
+
+        * sync: every worker calls it between the same two steps, for the same tables in the
+          same order. The ids and values of the lowest rank count.
+        * async and GEO: a worker calls it at any time; the last writer's values hold.
+        * gpubox: between two passes.
+
+        Args:
+            table: One of ``tables``.
+            ids: int64 [n], each once.
+            values: float32 [n, D].
+
+        Raises:
+            NotStartedError: before ``fleet.init_worker``.
+            TrainingFinishedError: after ``fleet.finish_training``.
+            TableUnknownError: if the optimizer doesn't train the table.
+            LoadIncompleteError: after a load that succeeded in part.
+            RowWriteError: if gradients wait for their step, the rows have an accessor, or the
+                values have another shape, or are NaN, infinite or too large.
+            WriteNotSharedError: in sync, if another worker took its step instead, or writes
+                rows of another table; nothing is written.
+            PassOpenError: during a pass.
+            CapacityError: if a pserver has no room for new rows.
+            FleetError: if the job failed or a pserver didn't answer in time; some rows may be
+                written, and the call may be repeated.
+        """
+        mode = self.running
+        named = self._named(table.name)
+        self.check_loaded()
+        if (waiting := self._waiting()) is not None:
+            self._refuse_write(
+                named,
+                f"gradients of table {waiting.name!r} wait for their step: take it, or forget "
+                "them with zero_grad()",
+            )
+        if named.accessor is not None:
+            self._refuse_write(named, "its rows count their use (accessor_class): load a model")
+        if values.dtype != np.float32 or values.shape != (len(ids), named.dim):
+            expected = f"float32 [{len(ids)}, {named.dim}]"
+            got = f"{values.dtype} {list(values.shape)}"
+            self._refuse_write(named, f"values must be {expected}, and are {got}")
+        num_wrong = int(np.count_nonzero(~(np.abs(values) < LARGEST_GRADIENT)))
+        if num_wrong:
+            limit = f"{LARGEST_GRADIENT:.3g}"
+            self._refuse_write(
+                named, f"{num_wrong} values are NaN, infinite or not below {limit} in size"
+            )
+        mode.write(named, ids, values)
+
+    def _refuse_write(self, table: SparseTable, rule: str) -> NoReturn:
+        """Refuse to write rows.
+
+        Raises:
+            RowWriteError: always.
+        """
+        raise RowWriteError(table=table.name, rule=rule)
+
     def prefetch_rows(self, table: str, ids: NDArray[np.int64]) -> PrefetchedRows:
         """Have rows brought into memory, as ``fleet.prefetch_rows`` promises.
 
@@ -467,13 +539,19 @@ class DistributedOptimizer(torch.optim.Optimizer):
             CallOrderError: if gradients wait for their step.
         """
         self.check_loaded()
+        if (table := self._waiting()) is not None:
+            remedy = (
+                f"call it between two steps: gradients of table {table.name!r} wait for "
+                "their step; take it, or forget them with zero_grad()"
+            )
+            raise CallOrderError(function=function, remedy=remedy)
+
+    def _waiting(self) -> SparseTable | None:
+        """Return a table whose gradients wait for their step; None if there is none."""
         for table, _ in self.tables.sparse:
             if table.weight.grad is not None and not table.is_stepped:
-                remedy = (
-                    f"call it between two steps: gradients of table {table.name!r} wait for "
-                    "their step; take it, or forget them with zero_grad()"
-                )
-                raise CallOrderError(function=function, remedy=remedy)
+                return table
+        return None
 
     def shrink(self, table: SparseTable, *, dry_run: bool) -> int:
         """Remove rows of a table that have expired or are too many, as ``fleet.shrink`` does.

@@ -67,7 +67,7 @@ def test_workers_of_sync_that_remove_from_different_tables_learn_it_at_once(jobs
 
     first, second = jobs.run(SCRIPT, "--apart", workers=2, servers=2).results
 
-    says = "before step 3: 1 of 2 workers called it, and others removed rows of"
+    says = "before step 3: 1 of 2 workers called it, and others changed rows of"
     assert f"'rows') {says} 'more'" in first["problem"]
     assert f"'more') {says} 'rows'" in second["problem"]
     for result in (first, second):

@@ -165,6 +165,20 @@ class Mode(ABC):
         del table, ids
         return 0  # a mode that defines nothing here trains no table of rows
 
+    def write(
+        self, table: SparseTable, ids: NDArray[np.int64], values: NDArray[np.float32]
+    ) -> None:
+        """Set the values of rows, between two steps; rows that don't exist are created.
+
+        Optimizer states of rows that exist stay.
+
+        Args:
+            table: One of the optimizer's, without an accessor.
+            ids: int64 [n], each once.
+            values: float32 [n, D].
+        """
+        del table, ids, values  # a mode that defines nothing here trains no table of rows
+
     def prefetch_rows(
         self, table: SparseTable, ids: NDArray[np.int64]
     ) -> Future[Prefetched] | None:

@@ -203,6 +203,14 @@ class LocalMode(Mode):
         return len(store.remove(ids))
 
     @override
+    def write(
+        self, table: SparseTable, ids: NDArray[np.int64], values: NDArray[np.float32]
+    ) -> None:
+        self._passes.check_no_pass("a write of rows")
+        (store,) = [each.store for each in self.steppers if each.table is table]
+        store.write(ids, values)
+
+    @override
     def discount(
         self, table: SparseTable, ids: NDArray[np.int64], amounts: NDArray[np.float32]
     ) -> None:

@@ -28,6 +28,7 @@ from paramfleet.training.evicting.removals import (
     survey,
 )
 from paramfleet.training.evicting.selecting import Selection
+from paramfleet.training.evicting.writes import send_first_rows, send_rows
 from paramfleet.training.job import Job, agree_on_dense, declare, pull_dense, slowest_of
 from paramfleet.training.modes.base import (
     Mode,
@@ -131,7 +132,9 @@ class ServedMode(Mode):
         self._step = declare(self._job, self._specs, self._mode)
         for table, _ in self._tables.sparse:
             table.bind(self)
-        agree_on_dense(self._job, self._blocks)
+        tables = [table for table, _ in self._tables.sparse]
+        first_rows = partial(send_first_rows, self._job, tables, step=self._step)
+        agree_on_dense(self._job, self._blocks, also=first_rows)
 
     @property
     @override
@@ -215,11 +218,23 @@ class ServedMode(Mode):
 
     @override
     def remove(self, table: SparseTable, ids: NDArray[np.int64]) -> int:
-        self.ahead.forget()
-        self._outgoing.drop_rests(table.name, ids)
+        self._forget_rows(table, ids)
         return self._job.communicator.wait(
             send_removal(self._job, table.name, ids, step=self._step)
         )
+
+    @override
+    def write(
+        self, table: SparseTable, ids: NDArray[np.int64], values: NDArray[np.float32]
+    ) -> None:
+        self._forget_rows(table, ids)
+        sending = send_rows(self._job, table, (ids, values), step=self._step)
+        self._job.communicator.wait(sending)
+
+    def _forget_rows(self, table: SparseTable, ids: NDArray[np.int64]) -> None:
+        """Drop what is here of rows that change on the pservers past their optimizer."""
+        self.ahead.forget()
+        self._outgoing.drop_rests(table.name, ids)
 
     @override
     def prefetch_rows(self, table: SparseTable, ids: NDArray[np.int64]) -> Future[Prefetched]:

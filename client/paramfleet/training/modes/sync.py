@@ -7,7 +7,7 @@ applied.
 
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,15 +24,22 @@ from paramfleet.training.modes.small_tables import MAX_BYTES, SmallTables
 from paramfleet.training.stepping.others import OthersSteps
 from paramfleet.training.stepping.totals import StepTotals, ask_total
 from paramfleet.transport.requests import ReadPlan, Write
-from paramfleet_shared.errors import ContractError
+from paramfleet_shared.errors import ContractError, FleetError, UnavailableError
 from paramfleet_shared.errors.served import (
     KnownIdsGoneError,
     PulledIdsGoneError,
+    StepBegunError,
     StepIncompleteError,
+    StepPassedError,
 )
 from paramfleet_shared.net.wire.message import Message
 
-__all__ = ["RemovalNotSharedError", "SyncMode"]
+__all__ = [
+    "RemovalNotSharedError",
+    "RowsNotWrittenError",
+    "SyncMode",
+    "WriteNotSharedError",
+]
 
 log = logging.getLogger(__name__)
 
@@ -50,12 +57,12 @@ class RemovalNotSharedError(ContractError):
     present: int
     workers: int
     others: list[str]
-    """Tables that other workers remove rows of."""
+    """Tables that other workers remove rows of or write to."""
 
     @override
     def describe(self) -> str:
         names = ", ".join(map(repr, self.others))
-        instead = f"others removed rows of {names}" if names else "another took the step"
+        instead = f"others changed rows of {names}" if names else "another took the step"
         return (
             f"fleet.remove_rows({self.table!r}) before step {self.step}: {self.present} of "
             f"{self.workers} workers called it, and {instead}: in sync every worker calls it "
@@ -64,12 +71,47 @@ class RemovalNotSharedError(ContractError):
         )
 
 
+class WriteNotSharedError(ContractError):
+    """Not every worker writes rows of a table between the same two steps; none was written."""
+
+    code = "contract.write_not_shared"
+    table: str
+    step: int
+    present: int
+    workers: int
+    others: list[str]
+    """Tables that other workers write to or remove rows of."""
+
+    @override
+    def describe(self) -> str:
+        names = ", ".join(map(repr, self.others))
+        instead = f"others changed rows of {names}" if names else "another took the step"
+        return (
+            f"{self.present} of {self.workers} workers wrote to the weight of table "
+            f"{self.table!r} before step {self.step}, and {instead}: in sync every worker "
+            "writes between the same two steps, to the same tables in the same order; nothing "
+            "was written"
+        )
+
+
+class RowsNotWrittenError(UnavailableError):
+    """The worker whose values count could not write rows; some of them may be written."""
+
+    code = "unavailable.rows_not_written"
+    table: str
+    rank: int
+    sentence = (
+        "worker {rank} could not write rows of table {table!r}, and its log says why; some of "
+        "the rows may be written: load a checkpoint, or repeat the write in every worker"
+    )
+
+
 class SyncMode(ServedMode):
     """Every step is one step of the whole job: equal to one process with the whole batch."""
 
     in_step = True
-    _num_removals = 0
-    """Since the last step."""
+    _num_row_calls = 0
+    """Removals and writes of rows since the last step."""
     _totals: StepTotals | None = None
 
     @override
@@ -144,26 +186,86 @@ class SyncMode(ServedMode):
                 rows of another table.
             TotalIncompleteError: if another worker doesn't come in time.
         """
-        name = f"remove_rows #{self._num_removals + 1}"
+        self._begin_together(table, "remove")
+        num = super().remove(table, ids)
+        ended = self._end_together(num)
+        return int(ended)
+
+    @override
+    def write(
+        self, table: SparseTable, ids: NDArray[np.int64], values: NDArray[np.float32]
+    ) -> None:
+        """Write the rows of the lowest rank; all call it between the same two steps.
+
+        No worker goes on before they are written, nor with rows that came before.
+
+        Raises:
+            WriteNotSharedError: if another worker has taken its step instead, or changes rows
+                of another table.
+            RowsNotWrittenError: if the worker of the lowest rank could not write them.
+            TotalIncompleteError: if another worker doesn't come in time.
+        """
+        writer = self._begin_together(table, "write")
+        failure: FleetError | None = None
+        if writer == self._job.author.rank:
+            try:
+                super().write(table, ids, values)
+            except (StepBegunError, StepPassedError) as error:
+                # The former process of this worker wrote them before others went on.
+                failure = None if self._is_repeated else error
+            except FleetError as error:
+                failure = error
+        else:
+            self._forget_rows(table, ids)
+        num_failed = self._end_together(float(failure is not None))
+        if failure is not None:
+            raise failure
+        if num_failed:
+            raise RowsNotWrittenError(table=table.name, rank=writer)
+
+    @property
+    def _is_repeated(self) -> bool:
+        """Whether this process repeats what a former one did before the step in progress."""
+        return self._job.has_returned and self._step == self.begins_with
+
+    def _begin_together(self, table: SparseTable, deed: Literal["remove", "write"]) -> int:
+        """Return when every worker is about to do the same to a table: the lowest rank.
+
+        Raises:
+            RemovalNotSharedError: if not all are about to remove rows of the table.
+            WriteNotSharedError: if not all are about to write rows of it.
+        """
         self.ahead.wait()
         self._small.forget()
         tables = sorted(each.name for each, _ in self._tables.sparse)
-        began = self._over_workers([float(each == table.name) for each in tables], name)
-        counts = dict(zip(tables, began.tensors["sum"].astype(int).tolist(), strict=True))
-        present, workers = counts.pop(table.name), int(began.fields["workers"])
+        deeds = [(each, name) for name in ("remove", "write") for each in tables]
+        own = [float(each == (table.name, deed)) for each in deeds]
+        ranks = [float(rank == self._job.author.rank) for rank in range(self._job.worker_num)]
+        began = self._over_workers([*own, *ranks], self._row_call)
+        counts = began.tensors["sum"].astype(int)
+        num_of = dict(zip(deeds, counts[: len(deeds)].tolist(), strict=True))
+        present, workers = num_of.pop((table.name, deed)), int(began.fields["workers"])
         if present < workers:
-            self._num_removals += 1  # all who came are told the same
-            raise RemovalNotSharedError(
+            self._num_row_calls += 1  # all who came are told the same
+            not_shared = RemovalNotSharedError if deed == "remove" else WriteNotSharedError
+            raise not_shared(
                 table=table.name,
                 step=self._step,
                 present=present,
                 workers=workers,
-                others=[other for other, count in counts.items() if count],
+                others=sorted({other for (other, _), num in num_of.items() if num}),
             )
-        num = super().remove(table, ids)
-        ended = self._over_workers([num], f"{name} ended")
-        self._num_removals += 1  # who failed before calls it again by the same name
-        return int(ended.tensors["sum"][0])
+        return int(np.flatnonzero(counts[len(deeds) :])[0])
+
+    def _end_together(self, number: float) -> float:
+        """Return the sum of all workers' numbers, when all are done."""
+        ended = self._over_workers([number], f"{self._row_call} ended")
+        self._num_row_calls += 1  # who failed before calls it again by the same name
+        return float(ended.tensors["sum"][0])
+
+    @property
+    def _row_call(self) -> str:
+        return f"rows #{self._num_row_calls + 1}"
 
     def _over_workers(self, numbers: Sequence[float], name: str) -> Message:
         """Return the sums of all workers' numbers, once all are there."""
@@ -215,7 +317,7 @@ class SyncMode(ServedMode):
         with job.times.during("push"):
             answers = self._wait(self._take_step(gradients, writes, plan))
             found = plan.join(answers)
-        self._step, self._num_removals = step, 0
+        self._step, self._num_row_calls = step, 0
         place = len(self._blocks)
         if not due:
             self._small.arrived(found[place:], answers, step=step)
@@ -241,7 +343,7 @@ class SyncMode(ServedMode):
                 job, self._blocks, min_step=step, wire=self._wire, ask=self._pull
             )
             values = job.communicator.wait(fetch)
-        self._step, self._num_removals = step, 0
+        self._step, self._num_row_calls = step, 0
         self._install(values)
 
     async def _take_step(

@@ -7,6 +7,7 @@ from typing import Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from paramfleet.tables.device.source import DeviceSource
 from paramfleet.tables.device.table import DeviceRows
@@ -15,7 +16,7 @@ from paramfleet.transport.device_group import DeviceGroup
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.tables.spec import TableSpec
 
-__all__ = ["Eviction", "PassBacking", "PassOpenError"]
+__all__ = ["Eviction", "PassBacking", "PassOpenError", "call_of"]
 
 
 class PassOpenError(ContractError):
@@ -23,10 +24,19 @@ class PassOpenError(ContractError):
 
     code = "contract.pass_open"
     function: str
-    sentence = (
-        "fleet.{function}() during a pass: rows are on the device; call it when the loop over "
-        "the pass's batches has ended"
-    )
+    """Of ``fleet``, or what was to be done."""
+
+    @override
+    def describe(self) -> str:
+        return (
+            f"{call_of(self.function)} during a pass: rows are on the device; do this when the "
+            "loop over the pass's batches has ended"
+        )
+
+
+def call_of(function: str) -> str:
+    """Return how a message names a function of ``fleet``; other words stay as they are."""
+    return f"fleet.{function}()" if function.isidentifier() else function
 
 
 class Eviction(Protocol):

@@ -117,6 +117,13 @@ class AsyncMode(ServedMode):
         return super().remove(table, ids)
 
     @override
+    def write(
+        self, table: SparseTable, ids: NDArray[np.int64], values: NDArray[np.float32]
+    ) -> None:
+        self.flush()  # gradients of the values before would change the new ones
+        super().write(table, ids, values)
+
+    @override
     def takes_turn(self, number: int) -> bool:
         return number % self._job.worker_num == self._job.author.rank % self._job.worker_num
 

@@ -23,6 +23,7 @@ from paramfleet.tables.row_store import RowStore, spec_of
 from paramfleet.tables.sparse import SparseTable
 from paramfleet.training.evicting.removals import count_rows, send_removal, survey
 from paramfleet.training.evicting.selecting import Selection
+from paramfleet.training.evicting.writes import send_first_rows, send_rows
 from paramfleet.training.in_place import moves_in_place
 from paramfleet.training.job import (
     Job,
@@ -92,7 +93,7 @@ class GeoMode(Mode):
         self._optimizer = optimizer
         self._tables = tables
         self._blocks = [block for block, _ in tables.dense]
-        stores = [RowStore.of(table) for table, _ in tables.sparse]
+        stores = [RowStore.empty(table) for table, _ in tables.sparse]
         self._rows = {
             store.spec.name: _kind_of(store)(
                 store,
@@ -155,7 +156,9 @@ class GeoMode(Mode):
         self.fresh.go_on_from(self._step)
         for table, _ in self._tables.sparse:
             table.bind(self._rows[table.name].store)
-        agree_on_dense(self._job, self._blocks)
+        tables = [table for table, _ in self._tables.sparse]
+        first_rows = partial(send_first_rows, self._job, tables, step=self._step)
+        agree_on_dense(self._job, self._blocks, also=first_rows)
         if moves_in_place(self._job, self._blocks, self._mode.wire_dtype):
             self._in_place = GeoInPlace(self._job, self._blocks, self._mode.geo_merge)
             self._blocks = []
@@ -294,6 +297,25 @@ class GeoMode(Mode):
         exchange = self._exchange(listening, self._step, dense=False)
         self._take_rows(self._job.communicator.wait(exchange))
         return num
+
+    @override
+    def write(
+        self, table: SparseTable, ids: NDArray[np.int64], values: NDArray[np.float32]
+    ) -> None:
+        """Write rows here and on the pservers, in place of this worker's progress of them.
+
+        Rows that have these values here already stay as they are, with what others have made of
+        them. Other workers receive the rows with their next exchange, and keep their own
+        progress of them.
+        """
+        if self._flying is not None:
+            self._take_rows(self._flying.result())
+        replica = self._rows[table.name]
+        differ = replica.differ(ids, values)
+        rows = ids[differ], values[differ]
+        self._job.communicator.wait(send_rows(self._job, table, rows, step=self._step))
+        with self.states.lock:
+            replica.install(*rows)
 
     def depart(self) -> None:
         """Send all of this worker's progress, and leave."""

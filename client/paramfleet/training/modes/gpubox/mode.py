@@ -135,6 +135,21 @@ class GpuBoxMode(ServedMode):
         return super().remove(table, ids)
 
     @override
+    def write(
+        self, table: SparseTable, ids: NDArray[np.int64], values: NDArray[np.float32]
+    ) -> None:
+        """Write rows between two passes; a write that a former incarnation made is left out.
+
+        Raises:
+            PassOpenError: during a pass.
+        """
+        self._passes.check_no_pass("a write of rows")
+        if self._passes.is_behind:
+            log.info("worker.write_skipped", extra={"table": table.name})
+            return
+        super().write(table, ids, values)
+
+    @override
     def evictable(
         self, table: SparseTable, as_of: AsOf, selection: Selection
     ) -> NDArray[np.int64]:

@@ -19,7 +19,7 @@ from paramfleet.training.job import Job
 from paramfleet.training.modes.base import ModelTables, learning_rate
 from paramfleet.training.modes.gpubox.served_rows import DenseWrite, RowsWrite, ServedRows
 from paramfleet.training.modes.gpubox.wire import DenseNumbers
-from paramfleet.training.passes.backing import PassBacking, PassOpenError
+from paramfleet.training.passes.backing import PassBacking, PassOpenError, call_of
 from paramfleet.transport.device_group import GROUP_LOST, DeviceGroup, GroupLostError
 from paramfleet_shared.errors import ContractError, FleetError, IntegrityError
 from paramfleet_shared.tables.rules.record import Moment
@@ -66,11 +66,15 @@ class PassUncertainError(IntegrityError):
     code = "integrity.pass_uncertain"
     number: int
     function: str
-    sentence = (
-        "fleet.{function}(): the commit of pass {number} failed, and it isn't known whether "
-        "all pservers have the pass: end this worker and start it again under its rank, so "
-        "that it reads this from the pservers, or start the job again from a checkpoint"
-    )
+
+    @override
+    def describe(self) -> str:
+        return (
+            f"{call_of(self.function)}: the commit of pass {self.number} failed, and it isn't "
+            "known whether all pservers have the pass: end this worker and start it again "
+            "under its rank, so that it reads this from the pservers, or start the job again "
+            "from a checkpoint"
+        )
 
 
 _WRITE_BACK = "the write-back of a pass"

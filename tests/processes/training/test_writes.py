@@ -1,0 +1,86 @@
+"""Rows that scripts write past the optimizer, in whole jobs of real processes."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
+SCRIPT = "write_rows.py"
+
+
+def far(a: dict[str, Any], b: dict[str, Any], key: str) -> float:
+    return float(np.abs(np.subtract(a[key], b[key])).max())
+
+
+def trained_by_torch(jobs: Any, optimizer: str) -> dict[str, Any]:
+    found: dict[str, Any] = jobs.local_once(SCRIPT, "--mode", "torch", "--optimizer", optimizer)
+    return found
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
+def test_alone_rows_are_what_torch_makes_of_the_same_writes(jobs: Any, optimizer: str) -> None:
+    alone = jobs.local_once(SCRIPT, "--mode", "alone", "--optimizer", optimizer)
+
+    expected = trained_by_torch(jobs, optimizer)
+
+    assert alone["began"] == expected["began"]
+    assert far(alone, expected, "rows") <= 1e-6
+    assert far(alone, expected, "dense") <= 1e-6
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
+@pytest.mark.parametrize(
+    ("mode", "workers", "more"),
+    [
+        ("sync", 1, []),
+        ("sync", 2, ["--prefetch"]),
+        ("sync", 3, ["--wrong"]),
+        ("async", 1, []),
+        ("geo", 1, []),
+        ("gpubox", 1, []),
+    ],
+)
+def test_jobs_compute_what_torch_does_where_rows_begin_with_values_and_are_clamped(
+    jobs: Any, optimizer: str, mode: str, workers: int, more: list[str]
+) -> None:
+    expected = trained_by_torch(jobs, optimizer)
+
+    args = ["--mode", mode, "--optimizer", optimizer, *more]
+    results = jobs.run(SCRIPT, *args, workers=workers, servers=2).results
+
+    for result in results:
+        assert result["began"] == expected["began"], "worker 0's first rows, everywhere"
+        assert far(result, expected, "rows") <= 1e-5
+        assert far(result, expected, "dense") <= 1e-5
+    if "--wrong" in more:
+        problem = results[0]["problem"]
+        assert "1 of 3 workers wrote to the weight of table 'rows' before step 6" in problem
+        assert "nothing was written" in problem
+
+
+@pytest.mark.parametrize("mode", ["async", "geo"])
+def test_values_that_all_workers_write_are_the_values(jobs: Any, mode: str) -> None:
+    first, second = jobs.run(SCRIPT, "--mode", mode, "--what", "all").results
+
+    assert first["written"] == second["written"] == first["rows"] == second["rows"]
+
+
+@pytest.mark.parametrize("mode", ["async", "geo", "gpubox"])
+def test_values_that_one_worker_writes_reach_the_other_whole(jobs: Any, mode: str) -> None:
+    args = ["--mode", mode, "--what", "one", "--steps", "0"]
+
+    first, second = jobs.run(SCRIPT, *args).results
+
+    assert first["written"] == first["rows"] == second["rows"]
+
+
+@pytest.mark.parametrize("mode", ["sync", "geo"])
+def test_workers_agree_on_what_is_written_to_rows_of_16_bits(jobs: Any, mode: str) -> None:
+    args = ["--mode", mode, "--what", "all", "--storage", "bfloat16"]
+
+    first, second = jobs.run(SCRIPT, *args).results
+
+    assert first["rows"] == second["rows"]
+    assert np.abs(np.subtract(first["written"], first["rows"])).max() <= 2e-3
