@@ -113,7 +113,7 @@ def train(some: Any) -> None:
     for ids, label in some:
         loss = torch.nn.functional.binary_cross_entropy_with_logits(model(ids), label)
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         optimizer.step()
         optimizer.zero_grad()
 
