@@ -255,7 +255,7 @@ def _settings(options: Iterable[Option], section: str, shared: Sequence[str]) ->
 
 _NO_KEYS = {
     "name", "chosen_by", "apart", "checkpoints", "sync_batch_norm", "on_worker_loss",
-    "eviction", "accessors", "guard",
+    "loss_reduction", "eviction", "accessors", "guard",
 }  # fmt: skip
 """What a mode has that is no key of ``a_sync_configs``."""
 

@@ -330,9 +330,17 @@ SETTINGS: dict[str, Key] = {
         meaning="With servers in sync mode: what happens if a worker died and no new process "
         "replaces it in time: the job ends (wait), or continues without this worker (shrink).",
     ),
+    "loss_reduction": Key(
+        kind=str,
+        default="mean",
+        choices=("mean", "sum"),
+        meaning="With servers in sync mode, and in collective mode: whether the loss is a mean "
+        "or a sum over the batch; the gradient of a step is the mean of the workers' "
+        "gradients, or their sum.",
+    ),
 }
-"""What collective mode takes beside them: single values. ``sync_batch_norm`` is sync's, too,
-and ``on_worker_loss`` sync's alone."""
+"""What collective mode takes beside them: single values. ``sync_batch_norm`` and
+``loss_reduction`` are sync's, too, and ``on_worker_loss`` sync's alone."""
 
 _APART = "LocalSGD's workers all-reduce no gradients"
 _WHOLE = "sharded parameters have no gradients of their own that a bucket could hold"
@@ -355,12 +363,14 @@ CLASHES: dict[frozenset[str], str] = {
     frozenset({"sharding", "find_unused_parameters"}): "fully_shard needs no such look",
     frozenset({"sharding", "fuse_grad_size_in_MB"}): _WHOLE,
     frozenset({"sharding", "sync_batch_norm"}): _WHOLE,
+    frozenset({"dgc", "loss_reduction"}): "DGC's formula is of the mean of the gradients",
+    frozenset({"sharding", "loss_reduction"}): "fully_shard takes the mean of the gradients",
     **{
         frozenset({apart, other}): _APART
         for apart in FAMILY
         for other in (
             "dgc", "fp16_allreduce", "find_unused_parameters", "fuse_grad_size_in_MB",
-            "sharding", "sync_batch_norm",
+            "loss_reduction", "sharding", "sync_batch_norm",
         )
     },
 }  # fmt: skip

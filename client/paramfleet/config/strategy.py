@@ -23,6 +23,7 @@ __all__ = [
     "CollectiveMode",
     "DistributedStrategy",
     "GeoMerge",
+    "LossReduction",
     "ModeName",
     "OnWorkerLoss",
     "StrategyError",
@@ -31,6 +32,7 @@ __all__ = [
 
 ModeName = Literal["local", "sync", "async", "geo", "gpubox", "localsgd", "collective"]
 OnWorkerLoss = Literal["wait", "shrink"]
+LossReduction = Literal["mean", "sum"]
 GeoMerge = Literal["paced", "damped", "mean", "remainder", "average"]
 AsyncRate = Literal["guarded", "full"]
 
@@ -173,6 +175,10 @@ class TrainingMode:
     sync_batch_norm: bool = False
     """sync: whether batch norm is over the batches of all workers."""
 
+    loss_reduction: LossReduction = "mean"
+    """sync: whether the loss is a mean or a sum over the batch. The gradient of a step is the
+    mean of the workers' gradients by their examples, or their sum."""
+
     on_worker_loss: OnWorkerLoss = "wait"
     """sync: whether a job ends (``wait``) or goes on without a worker (``shrink``) that died
     and whose place nobody takes in time. Where it may go on, a step costs one more round
@@ -214,6 +220,9 @@ class CollectiveMode:
 
     sync_batch_norm: bool = False
     """Whether batch norm is over the batches of all workers."""
+
+    loss_reduction: LossReduction = "mean"
+    """Whether a step's gradient is the mean of the workers' gradients, or their sum."""
 
     guard: GuardPlan | None = None
     """Which losses and gradients are out of range, and what all workers do then."""
@@ -343,6 +352,7 @@ class DistributedStrategy:
         values["accessors"] = self._resolve_accessors(name)
         values["sync_batch_norm"] = self._resolve_batch_norm(name)
         values["on_worker_loss"] = self._resolve_loss(name)
+        values["loss_reduction"] = self._resolve_reduction(name)
         values["chosen_by"] = self._chooses(k_steps, "" if apart is None else apart[0])
         return TrainingMode(name=name, checkpoints=checkpoints, **values)
 
@@ -382,6 +392,21 @@ class DistributedStrategy:
                 "the coordinator with elastic = True instead"
             )
             raise StrategyError(key="on_worker_loss", value=said, rule=rule)
+        return said
+
+    def _resolve_reduction(self, mode: ModeName) -> LossReduction:
+        """Return what the losses are over their batches.
+
+        Raises:
+            StrategyError: in a mode that takes each worker's gradient as it is.
+        """
+        said: LossReduction = self.loss_reduction
+        if said == "sum" and mode != "sync":
+            rule = (
+                f"has no effect in {mode} mode, which takes each worker's gradients as they "
+                "are: leave it out"
+            )
+            raise StrategyError(key="loss_reduction", value=said, rule=rule)
         return said
 
     def _resolve_eviction(self, mode: ModeName) -> EvictionPlan:
@@ -532,7 +557,7 @@ class DistributedStrategy:
 _TABLES = ("fleet_desc_configs", "sparse_table_configs")
 """Fleet's keys of tables."""
 
-_OF_SYNC = ("sync_batch_norm", "on_worker_loss")
+_OF_SYNC = ("sync_batch_norm", "on_worker_loss", "loss_reduction")
 """Settings that sync has, too."""
 
 _PLAIN = ("a_sync", "checkpoint", "eviction", "guard")

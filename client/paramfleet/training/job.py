@@ -304,6 +304,7 @@ def declare(
         "max_staleness": mode.max_staleness,
         "sync_batch_norm": mode.sync_batch_norm,
         "on_worker_loss": mode.on_worker_loss,
+        "loss_reduction": mode.loss_reduction,
         "async_rate": mode.async_rate,
         "wire_dtype": wire,
     }

@@ -95,6 +95,12 @@ def test_four_workers_under_torchrun_are_one_process_with_the_whole_batch() -> N
     check(found, 4)
 
 
+def test_workers_whose_losses_are_shares_of_a_sum_are_one_process_too() -> None:
+    found = results([*TORCHRUN, "--nproc_per_node=2", str(SCRIPT), "sum"])
+
+    check(found, 2)
+
+
 def test_workers_agree_on_their_buffers(small_jobs: dict[str, Any]) -> None:
     found = small_jobs["buffers"]
 

@@ -41,6 +41,28 @@ def test_who_has_no_batch_left_takes_the_others_steps_while_it_waits_for_them_in
         assert far(result, alone) <= 1e-5
 
 
+@pytest.mark.parametrize("more", [(), ("--norms",)], ids=["plain", "norms"])
+def test_losses_that_are_sums_over_the_batch_add_up_where_the_strategy_says_so(
+    jobs: Any, more: tuple[str, ...]
+) -> None:
+    args = ("--counts", "3,4;2,2", "--sum", "--optimizer", "sgd", *more)
+    alone = jobs.local_once(UNEVEN, *args, "--undeclared")
+
+    ended = jobs.run(UNEVEN, *args)
+
+    for result in ended.results:
+        assert far(result, alone) <= 1e-5
+    assert "worker.loss_reduction" not in ended.logs["worker0"]
+
+
+def test_losses_that_are_sums_are_warned_of_where_the_strategy_says_mean(jobs: Any) -> None:
+    ended = jobs.run(UNEVEN, "--counts", "2,2", "--sum", "--undeclared")
+
+    assert set(ended.codes.values()) == {0}, ended.story()
+    assert ended.logs["worker0"].count("worker.loss_reduction loss=sum") == 1
+    assert "strategy.loss_reduction = 'sum'" in ended.logs["worker0"]
+
+
 def test_sums_over_the_workers_of_a_step_wait_for_nobody_without_a_batch(jobs: Any) -> None:
     args = ("--counts", "3,5;0,2", "--norms")
     alone = jobs.local_once(UNEVEN, *args)

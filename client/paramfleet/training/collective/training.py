@@ -10,7 +10,7 @@ from paramfleet.config.strategy import CollectiveMode
 from paramfleet.telemetry.step_times import StepTimes
 from paramfleet.training.collective.errors import CollectiveSetupError
 from paramfleet.training.collective.features.dgc import DgcSgd
-from paramfleet.training.collective.features.halving import half_hook
+from paramfleet.training.collective.features.halving import reducing_hook
 from paramfleet.training.collective.features.scaling import ScaledOptimizer, in_half
 from paramfleet.training.collective.features.sharding import cut_up
 from paramfleet.training.collective.gradients import all_reduced
@@ -110,9 +110,11 @@ def _joined(
     wrapper, forward = all_reduced(module, mode, world, merge)
     if isinstance(stepper, DgcSgd):
         wrapper.register_comm_hook(None, stepper.hook)
-    elif "fp16_allreduce" in mode.features:
-        dtype = mode.features["fp16_allreduce"]["dtype"]
-        wrapper.register_comm_hook(None, half_hook(getattr(torch, dtype)))
+    elif "fp16_allreduce" in mode.features or mode.loss_reduction == "sum":
+        narrow = mode.features.get("fp16_allreduce")
+        dtype = None if narrow is None else getattr(torch, narrow["dtype"])
+        hook = reducing_hook(dtype, sums=mode.loss_reduction == "sum")
+        wrapper.register_comm_hook(None, hook)
     return forward, stepper
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from paramfleet.config.errors import CallOrderError
+from paramfleet.config.strategy_keys import StrategyError
 from paramfleet.model_state.batch_norm import share_statistics
 from paramfleet.tables.sparse import SparseTable
 from paramfleet.training.job import dense_plan, fetch_dense
@@ -22,6 +23,7 @@ from paramfleet.training.modes.prefetching.ahead import Found, Wanted
 from paramfleet.training.modes.served import ServedMode
 from paramfleet.training.modes.small_tables import MAX_BYTES, SmallTables
 from paramfleet.training.stepping.others import OthersSteps
+from paramfleet.training.stepping.reductions import ReductionWatch
 from paramfleet.training.stepping.totals import StepTotals, ask_total
 from paramfleet.transport.requests import ReadPlan, Write
 from paramfleet_shared.errors import ContractError, FleetError, UnavailableError
@@ -113,6 +115,8 @@ class SyncMode(ServedMode):
     _num_row_calls = 0
     """Removals and writes of rows since the last step."""
     _totals: StepTotals | None = None
+    _watch: ReductionWatch | None = None
+    """Looks at the losses until a step is taken with a batch."""
 
     @override
     def start(self) -> None:
@@ -122,8 +126,11 @@ class SyncMode(ServedMode):
 
         Raises:
             CallOrderError: if it is, and there is no model.
-            StrategyError: if one of the model's layers can't.
+            StrategyError: if one of the model's layers can't, or if losses are sums and an
+                accessor makes sums of means.
         """
+        if self._mode.loss_reduction == "sum":
+            _check_sums(self._tables.sparse)
         if self._mode.sync_batch_norm and self._job.worker_num > 1:
             self._share_statistics()
         session, shrinks = self._job.communicator.session, self._shrinks
@@ -154,6 +161,9 @@ class SyncMode(ServedMode):
         self._job.communicator.wait(self._open_direct())
         if self._job.worker_num > 1:
             self.others = OthersSteps(self._job, step=lambda: self._step)
+            if not self._job.author.rank:
+                examples = self._job.examples
+                self._watch = ReductionWatch(self._mode.loss_reduction, lambda: examples.seen)
 
     @override
     def take_others_step(self) -> None:
@@ -278,6 +288,8 @@ class SyncMode(ServedMode):
     @override
     def depart(self) -> None:
         """Push what waits, and leave; what the model computes from now on is its own."""
+        if self._watch is not None:
+            self._watch.end()
         self._small.forget()
         super().depart()
         self._is_exact = False  # others may train on
@@ -301,6 +313,9 @@ class SyncMode(ServedMode):
         """Push, wait until every worker's push is applied, and take the new dense values."""
         if self._totals is not None:
             self._totals.end_step(examples=None if self._is_skipping else examples)
+        if self._watch is not None and not self._is_skipping:
+            self._watch.end()
+            self._watch = None
         gradients = self._gradients(examples=examples)
         writes = self._writes(gradients)
         if self._job.pservers.divides:
@@ -422,7 +437,25 @@ class SyncMode(ServedMode):
             raise CallOrderError(function="init_worker", remedy=remedy)
         examples = self._job.examples
         self._totals = StepTotals(
-            self._job, step=lambda: self._step, weight=lambda: examples.seen
+            self._job,
+            step=lambda: self._step,
+            weight=lambda: examples.seen,
+            sums=self._mode.loss_reduction == "sum",
         )
         if not share_statistics(model, self._totals):
             log.warning("worker.no_batch_norm", extra={"reason": "the model has no BatchNorm"})
+
+
+def _check_sums(tables: Sequence[tuple[SparseTable, Any]]) -> None:
+    """Check that no accessor multiplies the gradients of a sum by the batch's instances.
+
+    Raises:
+        StrategyError: naming the first table whose accessor does.
+    """
+    for table, _ in tables:
+        if table.accessor is not None and table.accessor.sums_gradients:
+            rule = (
+                f"doesn't go with the accessor of table {table.name!r}, which makes a sum of "
+                "the gradient of a mean (grad_scale='show'): leave one of them out"
+            )
+            raise StrategyError(key="loss_reduction", value="sum", rule=rule)

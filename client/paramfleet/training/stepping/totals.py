@@ -81,10 +81,19 @@ class StepTotals:
         job: The job, in sync mode.
         step: Returns the step in progress.
         weight: Returns for how many examples the step counts so far.
+        sums: Whether a step's gradient is the sum of the workers', and not their mean.
     """
 
-    def __init__(self, job: Job, *, step: Callable[[], int], weight: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        job: Job,
+        *,
+        step: Callable[[], int],
+        weight: Callable[[], int],
+        sums: bool = False,
+    ) -> None:
         self._job = job
+        self._sums = sums
         self._step = step
         self._weight = weight
         self._uses: Counter[str] = Counter()
@@ -139,6 +148,8 @@ class StepTotals:
 
     def weigh(self) -> int:
         """Return for how many examples a gradient counts that is needed now."""
+        if self._sums:
+            return 1
         weight = self._weight()
         self._weighed.add(weight)
         return weight

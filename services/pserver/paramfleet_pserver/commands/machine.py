@@ -172,6 +172,7 @@ class Machine:
                 self.mode.keep_old()
             if terms.on_worker_loss == "shrink":
                 self.mode.await_confirmed()
+            self.mode.reservoir.sums = terms.loss_reduction == "sum"
 
     @property
     def num_members(self) -> int:

@@ -3,12 +3,20 @@
 from dataclasses import dataclass
 
 from paramfleet_pserver.core.pacing import AsyncRate
-from paramfleet_pserver.requests.checked import DeclareRequest, Mode, OnWorkerLoss
+from paramfleet_pserver.requests.checked import (
+    DeclareRequest,
+    LossReduction,
+    Mode,
+    OnWorkerLoss,
+)
 from paramfleet_shared.errors.served import ModeMismatchError
 
 __all__ = ["Terms"]
 
-_COMMON_FIELDS = ("mode", "max_staleness", "async_rate", "sync_batch_norm", "on_worker_loss")
+_COMMON_FIELDS = (
+    "mode", "max_staleness", "async_rate", "sync_batch_norm", "on_worker_loss",
+    "loss_reduction",
+)  # fmt: skip
 _FIELDS = (*_COMMON_FIELDS, "worker_num")
 
 
@@ -26,6 +34,10 @@ class Terms:
     on_worker_loss: OnWorkerLoss = "wait"
     """What becomes of sync when a worker died and nobody takes its place."""
 
+    loss_reduction: LossReduction = "mean"
+    """Whether a step of sync has the mean of the workers' gradients by their examples, or the
+    sum."""
+
     sync_batch_norm: bool
     """Whether each worker adds its batch statistics to those of all."""
 
@@ -39,6 +51,7 @@ class Terms:
             sync_batch_norm=request.sync_batch_norm,
             async_rate=request.async_rate,
             on_worker_loss=request.on_worker_loss,
+            loss_reduction=request.loss_reduction,
         )
 
     def check_same(self, got: "Terms", *, elastic: bool) -> None:

@@ -2,7 +2,8 @@
 
 A step is complete when every one of its members has pushed. Its contributions
 come out in rank order, whatever the order of arrival, each with the factor that
-makes the step's gradient the weighted mean: ``weight_r / sum(weights)``. Steps
+makes the step's gradient the weighted mean: ``weight_r / sum(weights)``. In a job whose
+losses are sums over the batch the factor is 1, unless the weight is 0. Steps
 come out one after the other, none skipped.
 
 One task owns a reservoir. What a push carries is opaque here.
@@ -29,6 +30,7 @@ __all__ = [
     "Contribution",
     "StepReservoir",
     "check_weight",
+    "shares",
 ]
 
 MAX_AHEAD_STEPS = 4
@@ -44,7 +46,8 @@ class Contribution(Generic[Payload]):
 
     rank: Rank
     scale: float
-    """``weight / sum(weights)``; exactly 1.0 for a lone member, 0.0 if no weight is."""
+    """``weight / sum(weights)``; exactly 1.0 for a lone member, 0.0 if no weight is. Where
+    gradients are added up 1.0, and 0.0 without a weight."""
     payload: Payload
 
 
@@ -68,6 +71,8 @@ class StepReservoir(Generic[Payload]):
         assert max_ahead_steps >= 0, "the caller validates this"
         self._members = members
         self._max_ahead_steps = max_ahead_steps
+        self.sums = False
+        """Whether the step's gradient is the sum of the workers'."""
         self._next = Step(0)
         self._pushed: dict[Step, dict[Rank, tuple[float, Payload]]] = {}
 
@@ -220,13 +225,11 @@ class StepReservoir(Generic[Payload]):
         step = self._next
         del self._pushed[step]
         self._next = Step(step + 1)
-        total = math.fsum(weight for weight, _ in pushed.values())
+        scales = shares({rank: weight for rank, (weight, _) in pushed.items()}, sums=self.sums)
         return CompleteStep(
             step=step,
             contributions=tuple(
-                Contribution(
-                    rank=rank, scale=_share(pushed[rank][0], total), payload=pushed[rank][1]
-                )
+                Contribution(rank=rank, scale=scales[rank], payload=pushed[rank][1])
                 for rank in sorted(pushed)
             ),
         )
@@ -242,5 +245,14 @@ def check_weight(rank: Rank, step: Step, weight: float) -> None:
         raise BadWeightError(rank=rank, step=step, weight=weight)
 
 
-def _share(weight: float, total: float) -> float:
-    return weight / total if total > 0 else 0.0
+def shares(weights: Mapping[Rank, float], *, sums: bool) -> dict[Rank, float]:
+    """Return by what each worker's gradient is multiplied in a step.
+
+    Args:
+        weights: Of all workers that take part in it.
+        sums: Whether the step's gradient is the sum of theirs, and not the weighted mean.
+    """
+    if sums:
+        return {rank: float(weight > 0) for rank, weight in weights.items()}
+    total = math.fsum(weights.values())
+    return {rank: weight / total if total > 0 else 0.0 for rank, weight in weights.items()}

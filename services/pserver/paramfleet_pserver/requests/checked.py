@@ -28,12 +28,14 @@ from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.values.ids import Rank, Step
 
 __all__ = [
+    "LOSS_REDUCTIONS",
     "MAX_WORKERS",
     "ON_WORKER_LOSS",
     "Confirms",
     "DeclareRequest",
     "ExchangePart",
     "ExchangeRequest",
+    "LossReduction",
     "Mode",
     "OnWorkerLoss",
     "PullPart",
@@ -49,6 +51,8 @@ __all__ = [
 ]
 
 Mode = Literal["sync", "async", "geo", "localsgd", "gpubox"]
+LossReduction = Literal["mean", "sum"]
+LOSS_REDUCTIONS: tuple[LossReduction, ...] = ("mean", "sum")
 OnWorkerLoss = Literal["wait", "shrink"]
 ON_WORKER_LOSS: tuple[OnWorkerLoss, ...] = ("wait", "shrink")
 MODES: tuple[Mode, ...] = ("sync", "async", "geo", "localsgd", "gpubox")
@@ -75,6 +79,7 @@ class DeclareRequest:
     sync_batch_norm: bool
     async_rate: AsyncRate
     on_worker_loss: OnWorkerLoss
+    loss_reduction: LossReduction
     rank: Rank
     incarnation: int
     wire: WireDtype = "float32"
@@ -207,6 +212,7 @@ def declare_request(message: Message) -> DeclareRequest:
         sync_batch_norm=fields.flag("sync_batch_norm"),
         async_rate=fields.choice("async_rate", ASYNC_RATES, "full"),
         on_worker_loss=fields.choice("on_worker_loss", ON_WORKER_LOSS, "wait"),
+        loss_reduction=fields.choice("loss_reduction", LOSS_REDUCTIONS, "mean"),
         rank=Rank(fields.integer("rank")),
         incarnation=fields.integer("incarnation"),
         wire=fields.choice("wire_dtype", WIRE_DTYPES, "float32"),

@@ -31,6 +31,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "fuse_grad_size_in_MB": {"fuse_grad_size_in_MB": 1},
     "find_unused_parameters": {"find_unused_parameters": True},
     "sync_batch_norm": {"sync_batch_norm": True},
+    "loss_reduction": {"loss_reduction": "sum"},
 }
 STEPS = 12
 

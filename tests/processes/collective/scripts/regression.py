@@ -1,10 +1,12 @@
 """Train a small model in collective mode; worker 0 prints what it found as JSON.
 
 Every worker takes its rows of each batch, so that N of them together take the batches that
-one alone takes: with plain SGD the parameters agree to rounding.
+one alone takes: with plain SGD the parameters agree to rounding. With ``sum`` each worker's
+loss is its share of the batch's.
 """
 
 import json
+import sys
 
 import torch
 
@@ -22,15 +24,20 @@ def main() -> None:
     torch.manual_seed(rank)  # worker 0's values are everybody's
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
     model = fleet.distributed_model(model)
-    optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    strategy = fleet.DistributedStrategy()
+    if sums := sys.argv[1:] == ["sum"]:
+        strategy.loss_reduction = "sum"
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = fleet.distributed_optimizer(inner, strategy)
     random = torch.Generator().manual_seed(7)
     losses = []
     for _ in range(STEPS):
         inputs = torch.randn(BATCH, 8, generator=random)
         labels = inputs.sum(1, keepdim=True)
-        loss = torch.nn.functional.mse_loss(model(inputs[rank::size]), labels[rank::size])
+        errors = (model(inputs[rank::size]) - labels[rank::size]).square()
+        loss = errors.sum() / BATCH if sums else errors.mean()
         optimizer.minimize(loss)
-        losses.append(float(fleet.util.all_reduce(loss.item()) / size))
+        losses.append(float(fleet.util.all_reduce(loss.item()) / (1 if sums else size)))
     fleet.barrier_worker()
     everyone = fleet.util.all_gather([fleet.worker_index(), fleet.is_first_worker()])
     shares = {

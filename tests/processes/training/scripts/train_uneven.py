@@ -20,6 +20,7 @@ parser.add_argument("--call", default="all_reduce", help="of all workers, after 
 parser.add_argument("--mode", default="sync")
 parser.add_argument("--optimizer", default="adam")
 parser.add_argument("--sum", action="store_true", help="the loss is a sum over the batch")
+parser.add_argument("--undeclared", action="store_true", help="the strategy says mean")
 parser.add_argument(
     "--clip", type=float, default=0.0, help="norm that gradients are clipped to"
 )
@@ -85,7 +86,7 @@ torch.manual_seed(0)
 strategy = fleet.DistributedStrategy()
 strategy.a_sync = args.mode != "sync"
 strategy.sync_batch_norm = args.norms
-if args.sum:
+if args.sum and not args.undeclared:
     strategy.loss_reduction = "sum"
 model = fleet.distributed_model(Model())
 optimizer = fleet.distributed_optimizer(

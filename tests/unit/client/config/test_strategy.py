@@ -249,7 +249,8 @@ def test_keys_without_their_feature_are_refused() -> None:
 
 @pytest.mark.parametrize("pair", sorted(map(sorted, CLASHES)))
 def test_features_that_do_not_go_together_are_both_named(pair: list[str]) -> None:
-    values = {name: 8 if name == "fuse_grad_size_in_MB" else True for name in pair}
+    others = {"fuse_grad_size_in_MB": 8, "loss_reduction": "sum"}
+    values = {name: others.get(name, True) for name in pair}
 
     with pytest.raises(StrategyError) as caught:
         collective(**values).resolve_collective()
@@ -265,6 +266,19 @@ def test_passes_on_a_device_are_a_mode_of_async_alone() -> None:
         strategy(True, use_ps_gpu=1, k_steps=3).resolve()
     with pytest.raises(StrategyError, match="no effect in gpubox mode"):
         strategy(True, use_ps_gpu=1, max_staleness=3).resolve()
+
+
+def test_losses_may_be_sums_where_workers_take_a_step_together() -> None:
+    summing = strategy(False)
+    assert summing.resolve().loss_reduction == "mean"
+    summing.loss_reduction = "sum"
+    assert summing.resolve().loss_reduction == "sum"
+    assert collective(loss_reduction="sum").resolve_collective().loss_reduction == "sum"
+    summing.a_sync = True
+    with pytest.raises(StrategyError, match="has no effect in async mode"):
+        summing.resolve()
+    with pytest.raises(StrategyError, match="must be 'mean' or 'sum'"):
+        summing.loss_reduction = "average"
 
 
 def test_only_sync_goes_on_without_a_worker() -> None:

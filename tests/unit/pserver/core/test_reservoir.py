@@ -97,6 +97,17 @@ def test_a_lone_member_counts_whole_whatever_its_weight() -> None:
     assert complete.contributions[0].scale == 1.0
 
 
+def test_where_losses_are_sums_each_worker_counts_whole_unless_it_has_no_examples() -> None:
+    reservoir = reservoir_for(3)
+    reservoir.sums = True
+
+    for rank, weight in ((ADA, 8.0), (BOB, 3.0), (Rank(2), 0.0)):
+        reservoir.add(rank, Step(0), weight, str(rank))
+
+    (complete,) = drained(reservoir)
+    assert [each.scale for each in complete.contributions] == [1.0, 1.0, 0.0]
+
+
 def test_a_step_without_any_weight_moves_nothing() -> None:
     reservoir = reservoir_for(1)
 

@@ -22,7 +22,13 @@ from paramfleet_pserver.commands.snapshot.rows import TableReader
 from paramfleet_pserver.commands.terms import Terms
 from paramfleet_pserver.core.identities import Taken
 from paramfleet_pserver.core.pacing import ASYNC_RATES, AsyncRate
-from paramfleet_pserver.requests.checked import MAX_WORKERS, MODES, ON_WORKER_LOSS, Mode
+from paramfleet_pserver.requests.checked import (
+    LOSS_REDUCTIONS,
+    MAX_WORKERS,
+    MODES,
+    ON_WORKER_LOSS,
+    Mode,
+)
 from paramfleet_pserver.requests.fields import Fields
 from paramfleet_pserver.tables.capacity import Claims, Wanted, claim_at_once, claim_counted
 from paramfleet_pserver.tables.owners import Owners
@@ -324,6 +330,7 @@ def _terms_of(fields: Fields) -> Terms:
         async_rate=fields.choice("async_rate", ASYNC_RATES, cast("AsyncRate", None)),
         sync_batch_norm=fields.flag("sync_batch_norm"),
         on_worker_loss=fields.choice("on_worker_loss", ON_WORKER_LOSS, "wait"),
+        loss_reduction=fields.choice("loss_reduction", LOSS_REDUCTIONS, "mean"),
     )
 
 
