@@ -4,7 +4,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, get_args
 
-__all__ = ["BOUND", "IDIOMS", "MODES", "SAME", "Cell", "Differs", "Idiom", "Mode", "Refused"]
+__all__ = [
+    "BOUND",
+    "IDIOMS",
+    "MODES",
+    "SAME",
+    "Cell",
+    "Differs",
+    "Idiom",
+    "Loop",
+    "Mode",
+    "Refused",
+]
 __all__ += ["Same", "idiom"]
 
 Mode = Literal["alone", "sync", "async", "geo", "gpubox", "collective"]

@@ -9,7 +9,18 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 import paramfleet as fleet
 
-__all__ = ["DENSE", "FIELDS", "IDS", "Batch", "Net", "Run", "loss_of", "sgd", "train"]
+__all__ = [
+    "DENSE",
+    "FIELDS",
+    "IDS",
+    "Batch",
+    "IdleRows",
+    "Net",
+    "Run",
+    "loss_of",
+    "sgd",
+    "train",
+]
 
 IDS: Final = 24
 """Number of ids of a table."""
@@ -191,20 +202,20 @@ class Run:
 
     def _state(self, net: torch.nn.Module) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        own: set[str] = set()
+        own: list[str] = []
         for path, module in net.named_modules():
-            if isinstance(module, (*_TORCH, *_FLEET)):
-                own.add(f"{path}.weight")
+            if isinstance(module, (*_TORCH, *_FLEET, IdleRows)):
+                own.append(f"{path}.")
                 found[f"rows of {path}"] = _listed(self.rows(module))
         for path, value in (*net.named_parameters(), *net.named_buffers()):
-            if path not in own:
+            if not path.startswith(tuple(own)):
                 found[path] = _listed(value)
         return found
 
     def rows(self, module: Any, ids: torch.Tensor | None = None) -> torch.Tensor:
         """Return rows of an embedding or a bag as they are, [n, D], past its hooks."""
         ids = torch.arange(IDS) if ids is None else ids
-        if isinstance(module, _TORCH):
+        if isinstance(module, (*_TORCH, IdleRows)):
             return module.weight.detach()[ids].clone()
         with torch.no_grad():
             found: torch.Tensor = module.forward(ids if _is_plain(module) else ids[:, None])
@@ -279,6 +290,36 @@ class Net(torch.nn.Module):
         joined = torch.cat([self.emb(ids).flatten(1), dense], dim=1)
         logits: torch.Tensor = self.mlp(joined).squeeze(1)
         return logits
+
+
+class IdleRows(torch.nn.Module):
+    """An embedding of torch whose rows without a gradient have none, so that they stay.
+
+    Args:
+        values: The first values, [N, D].
+    """
+
+    def __init__(self, values: torch.Tensor) -> None:
+        super().__init__()
+        self.rows = torch.nn.ParameterList(torch.nn.Parameter(each) for each in values.detach())
+        self._seen: set[int] = set()
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """All rows, [N, D]."""
+        return torch.stack(list(self.rows))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return the rows of ids."""
+        self._seen |= set(ids.flatten().tolist())
+        return self.weight[ids]
+
+    def drop_idle(self) -> None:
+        """Forget the gradients of rows that were not looked up since the last call."""
+        for number, each in enumerate(self.rows):
+            if number not in self._seen:
+                each.grad = None
+        self._seen.clear()
 
 
 loss_of: Any = binary_cross_entropy_with_logits

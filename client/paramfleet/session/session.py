@@ -30,7 +30,7 @@ from paramfleet.session.hosting import serve
 from paramfleet.session.process_group import Standing
 from paramfleet.tables.combined import Combined
 from paramfleet.training.forwards import Forwards
-from paramfleet.training.load_notes import note_unsaved_states
+from paramfleet.training.load_notes import note_idle_rows, note_unsaved_states
 from paramfleet.training.optimizer import DistributedOptimizer, NotAnOptimizerError
 from paramfleet_shared.errors import FleetError
 from paramfleet_shared.files.addresses import place_of
@@ -219,6 +219,7 @@ class Session(Standing):
             self.progress.watch(made)
             if self.is_first_worker():
                 note_unsaved_states(made)
+                note_idle_rows(made)
             return made
 
         self._stepper = self.backend.take_optimizer(inner, chosen, make)

@@ -9,7 +9,7 @@ from typing_extensions import override
 from paramfleet.tables.sparse import table_of
 from paramfleet_shared.errors import ContractError
 
-__all__ = ["Combined", "CombinedError", "loss_of", "part_of", "parts_of"]
+__all__ = ["Combined", "CombinedError", "GroupAddedError", "loss_of", "part_of", "parts_of"]
 
 
 class CombinedError(ContractError):
@@ -21,6 +21,14 @@ class CombinedError(ContractError):
         "fleet.optim.Combined(): {problem}: give it a list of torch optimizers, each with "
         "parameters of its own"
     )
+
+
+class GroupAddedError(ContractError):
+    """An optimizer got a parameter group that it can't train any more."""
+
+    code = "contract.group_added"
+    rule: str
+    sentence = "add_param_group(): {rule}"
 
 
 _GROUP_ADDED = "add the group to one of the optimizers, and combine them afterwards"
@@ -67,10 +75,10 @@ class Combined(torch.optim.Optimizer):
         """Refuse: a group belongs to one of the optimizers.
 
         Raises:
-            TypeError: always, once it is made.
+            GroupAddedError: always, once it is made.
         """
         if self._is_made:
-            raise TypeError(_GROUP_ADDED)
+            raise GroupAddedError(rule=_GROUP_ADDED)
         super().add_param_group(param_group)
 
     @override
@@ -84,10 +92,10 @@ class Combined(torch.optim.Optimizer):
             What ``closure`` returned; None without one.
 
         Raises:
-            TypeError: if one of the optimizers got a group after it was combined.
+            GroupAddedError: if one of the optimizers got a group after it was combined.
         """
         if sum(len(part.param_groups) for part in self.parts) != len(self.param_groups):
-            raise TypeError(_GROUP_ADDED)
+            raise GroupAddedError(rule=_GROUP_ADDED)
         loss = loss_of(closure)
         for part in self.parts:
             part.step()

@@ -33,6 +33,8 @@ __all__ = [
     "check_options",
     "check_ranges",
     "is_served",
+    "keeps_states",
+    "moves_idle_rows",
     "needs_kernels",
     "pace_of",
     "refused_here",
@@ -234,6 +236,25 @@ def rule_of_rows(
 def is_served(optimizer: torch.optim.Optimizer, group: dict[str, Any], *, sparse: bool) -> bool:
     """Return whether there is a rule for one parameter group, as ``server_rule`` takes it."""
     return remedy_for(optimizer, group, sparse=sparse) is None
+
+
+def keeps_states(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> bool:
+    """Return whether an optimizer keeps states of a group's values; unknown ones may."""
+    part = part_of(optimizer, group)
+    return not isinstance(part, torch.optim.SGD) or bool(group["momentum"])
+
+
+def moves_idle_rows(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> bool:
+    """Return whether torch's optimizer moves rows that have no gradient in a step.
+
+    No mode does: rows step as by ``torch.optim.SparseAdam``.
+    """
+    part = part_of(optimizer, group)
+    if any(rows_only for _, _, rows_only in _rules_of(type(part))):
+        return False
+    if isinstance(part, torch.optim.SGD | torch.optim.Adagrad):
+        return bool(group.get("momentum") or group["weight_decay"])
+    return not type(part).__module__.startswith("paramfleet.")
 
 
 def remedy_for(

@@ -1,6 +1,7 @@
 """What a load leaves as it was, because checkpoint and model differ: named in the log.
 
-What no checkpoint will hold of an optimizer is named before, when training begins.
+What no checkpoint will hold of an optimizer is named before, when training begins, and so are
+rows that step otherwise than torch's.
 
 A table is known by its name: that of its module, or of the optimizer's parameter group. A
 renamed module has another table, and a checkpoint of another model fills nothing.
@@ -11,16 +12,14 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from paramfleet.tables.rules import is_served, remedy_for
+from paramfleet.tables.rules import is_served, keeps_states, moves_idle_rows, remedy_for
 from paramfleet_shared.checkpoint.manifest import Manifest
 from paramfleet_shared.tables.spec import GROUPS, OptimizerSpec
 
 if TYPE_CHECKING:
     from paramfleet.training.optimizer import DistributedOptimizer
 
-__all__ = ["note_differences", "note_unsaved_states"]
+__all__ = ["note_differences", "note_idle_rows", "note_unsaved_states"]
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +48,7 @@ def note_unsaved_states(optimizer: "DistributedOptimizer") -> None:
     remedies = {
         name: remedy_for(inner, group, sparse=sparse)
         for name, group, sparse in _groups(optimizer)
-        if _keeps_states(inner, group)
+        if keeps_states(inner, group)
     }
     unsaved = {name: remedy for name, remedy in remedies.items() if remedy is not None}
     if unsaved:
@@ -60,6 +59,27 @@ def note_unsaved_states(optimizer: "DistributedOptimizer") -> None:
             "remedy": "; ".join(dict.fromkeys(unsaved.values())),
         }
         log.warning("worker.states_not_saved", extra=facts)
+
+
+def note_idle_rows(optimizer: "DistributedOptimizer") -> None:
+    """Warn of tables whose rows torch's optimizer would move without a gradient."""
+    tables = [
+        table.name
+        for table, group in optimizer.tables.sparse
+        if table.accessor is None and moves_idle_rows(optimizer.inner, group)
+    ]
+    if tables:
+        facts = {
+            "optimizer": type(optimizer.inner).__name__,
+            "tables": tables,
+            "reason": (
+                "a row without a gradient in a step keeps its value and states, as with "
+                "torch.optim.SparseAdam; torch's dense optimizers move it by momentum and "
+                "weight decay"
+            ),
+            "remedy": "SGD and Adagrad without them have no such difference",
+        }
+        log.warning("worker.idle_rows_stay", extra=facts)
 
 
 def note_differences(
@@ -125,7 +145,7 @@ def _without_states(
         for name, group, sparse in _groups(optimizer)
         if name in saved
         and mode.begins_anew(
-            kept=_keeps_states(inner, group),
+            kept=keeps_states(inner, group),
             saved=bool(saved[name].num_state_columns),
             served=is_served(inner, group, sparse=sparse),
         )
@@ -136,8 +156,3 @@ def _groups(optimizer: "DistributedOptimizer") -> list[tuple[str, dict[str, Any]
     """Return each table's name, its parameter group, and whether it has rows."""
     groups = [(table.name, group, True) for table, group in optimizer.tables.sparse]
     return groups + [(block.name, group, False) for block, group in optimizer.tables.dense]
-
-
-def _keeps_states(inner: torch.optim.Optimizer, group: dict[str, Any]) -> bool:
-    """Return whether an optimizer keeps states of a group's values; unknown ones may."""
-    return not isinstance(inner, torch.optim.SGD) or bool(group["momentum"])

@@ -17,8 +17,9 @@ from typing_extensions import override
 
 from paramfleet.config.errors import CallOrderError
 from paramfleet.config.strategy import TrainingMode
+from paramfleet.tables.combined import GroupAddedError
 from paramfleet.tables.row_store import RowStore
-from paramfleet.tables.rules import check_options
+from paramfleet.tables.rules import check_options, keeps_states
 from paramfleet.tables.sparse import SparseTable
 from paramfleet.telemetry.step_times import StepTimes
 from paramfleet.training.evicting.looks import Looks
@@ -31,6 +32,13 @@ from paramfleet.training.modes.local import LocalMode
 from paramfleet.training.modes.prefetching.ahead import Ahead, Expecting
 from paramfleet.training.modes.prefetching.disk_rows import PrefetchedRows
 from paramfleet.training.passes.backing import PassOpenError
+from paramfleet.training.stepping.groups import (
+    check_added,
+    check_closure,
+    check_states,
+    load_in_place,
+    warn_of_states,
+)
 from paramfleet.training.stepping.guarding import Guarding
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.system.gc_tuning import freeze
@@ -137,6 +145,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     Raises:
         OptimizerOptionError: if an option is a number that no training can use.
+        ClosureOptimizerError: if it is one that needs a closure.
     """
 
     def __init__(
@@ -148,8 +157,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
         between_steps: Callable[[], None] = lambda: None,
     ) -> None:
         check_options(inner)
+        check_closure(inner)
+        self._is_made = False
         super().__init__(inner.param_groups, inner.defaults)
         self.inner = inner
+        self.param_groups = inner.param_groups
+        self._num_groups = len(self.param_groups)
+        self._is_made = True
+        self._has_warned = False
+        """Whether a warning has named the states that ``state_dict`` lacks."""
         self.mode = mode
         self.tables = collect_tables(inner)
         give_accessors(self.tables.sparse, mode.accessors)
@@ -332,6 +348,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if self.is_finished:
             raise TrainingFinishedError
         self.check_loaded()
+        self._take_groups()
         if examples is not None and not 0 <= examples <= MAX_WEIGHT:
             raise ExamplesError(examples=examples)
         returned = None
@@ -644,15 +661,76 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return 0 if self.ahead is None else self.ahead.num_misses
 
     @override
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Train more parameters, as in torch; in a job only before ``fleet.init_worker``.
+
+        Raises:
+            GroupAddedError: after ``fleet.init_worker``, or if the group has rows or is given
+                to combined optimizers or to LocalSGD.
+        """
+        if not self._is_made:
+            super().add_param_group(param_group)
+            return
+        self.inner.add_param_group(param_group)
+        self._take_groups()
+
+    def _take_groups(self) -> None:
+        """Train groups that the optimizer got after this one was made.
+
+        Raises:
+            GroupAddedError: if that is too late; the groups are taken out again.
+        """
+        if len(self.param_groups) == self._num_groups:
+            return
+        mode = self._mode
+        is_late = mode is not None and (
+            self.mode.name != "local" or self.mode.apart is not None
+        )
+        try:
+            check_added(self.param_groups[self._num_groups :], is_late=is_late)
+        except GroupAddedError:
+            del self.param_groups[self._num_groups :]
+            raise
+        self._num_groups = len(self.param_groups)
+        self.tables = collect_tables(self.inner)
+        if isinstance(mode, LocalMode):
+            mode.take_tables(self.tables)
+
+    @override
     def state_dict(self) -> dict[str, Any]:
-        """Return the inner optimizer's state; ``fleet.save_*`` saves what servers keep."""
+        """Return groups and states, except states that pservers or tables of rows keep.
+
+        A warning, ``worker.optimizer_state_partial``, names their tables once;
+        ``fleet.save_persistables`` saves all states.
+        """
+        lacking = [] if self._has_warned else self._states_elsewhere()
+        if lacking:
+            self._has_warned = True
+            warn_of_states(self.inner, lacking)
         return self.inner.state_dict()
+
+    def _states_elsewhere(self) -> list[str]:
+        """Return the tables whose states ``state_dict`` lacks."""
+        tables = [(table.name, group) for table, group in self.tables.sparse]
+        if self._is_served:
+            tables += [(block.name, group) for block, group in self.tables.dense]
+        return [name for name, group in tables if keeps_states(self.inner, group)]
+
+    @property
+    def _is_served(self) -> bool:
+        """Whether pservers step all tables and keep their states."""
+        return self.mode.name in {"sync", "async", "gpubox"}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore what ``state_dict`` returned."""
-        self.inner.load_state_dict(state_dict)
-        self.param_groups = self.inner.param_groups
+        """Restore what ``state_dict`` returned.
+
+        Raises:
+            OptimizerStateError: if it holds states that pservers or tables of rows keep;
+                nothing was changed.
+        """
+        check_states(self.inner, state_dict, all_elsewhere=self._is_served)
+        load_in_place(self.inner, state_dict)
 
     @override
     def __repr__(self) -> str:

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from tests.idioms.record import Refused, idiom
-from tests.idioms.run import Net, Run, loss_of, train
+from tests.idioms.record import Cell, Differs, Loop, Refused, idiom
+from tests.idioms.run import IdleRows, Net, Run, loss_of, train
 
 GROUP = "Optimizers"
 NOT_SERVED = Refused(code="contract.optimizer_not_served")
@@ -18,27 +18,64 @@ def _loop(run: Run, make: Callable[[Net], Any], **options: Any) -> Any:
     return run.end(net, train(model, optimizer, run.batches()))
 
 
+def _idle(make: Callable[[Any], Any]) -> Loop:
+    """Return the loop of torch in which rows without a gradient stay."""
+
+    def idle_rows(run: Run) -> Any:
+        net = Net(run)
+        net.emb = IdleRows(net.emb.weight)
+        optimizer = make(net)
+        after = net.emb.drop_idle
+        return run.end(net, train(net, optimizer, run.batches(), after_backward=after))
+
+    return idle_rows
+
+
+def _stay(make: Callable[[Any], Any] | None = None) -> Differs:
+    """Return the outcome where torch's optimizer moves rows that have no gradient."""
+    how = "rows without a gradient stay"
+    equals = None if make is None else _idle(make)
+    return Differs(how=how, warning="worker.idle_rows_stay", equals=equals)
+
+
 @idiom("`torch.optim.SGD`", group=GROUP)
 def sgd_plain(run: Run) -> Any:
     return _loop(run, lambda net: torch.optim.SGD(net.parameters(), lr=0.5))
 
 
-@idiom("`torch.optim.SGD(momentum=0.9)`", group=GROUP)
+def _momentum(net: Any) -> Any:
+    return torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+
+
+@idiom("`torch.optim.SGD(momentum=0.9)`", group=GROUP, cells={"alone jobs": _stay(_momentum)})
 def sgd_momentum(run: Run) -> Any:
-    return _loop(run, lambda net: torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9))
+    return _loop(run, _momentum)
 
 
-@idiom("`torch.optim.SGD(momentum=0.9, nesterov=True)`", group=GROUP)
+def _nesterov(net: Any) -> Any:
+    return torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, nesterov=True)
+
+
+@idiom(
+    "`torch.optim.SGD(momentum=0.9, nesterov=True)`",
+    group=GROUP,
+    cells={"alone jobs": _stay(_nesterov)},
+)
 def sgd_nesterov(run: Run) -> Any:
-    return _loop(
-        run,
-        lambda net: torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, nesterov=True),
-    )
+    return _loop(run, _nesterov)
 
 
-@idiom("`torch.optim.SGD(weight_decay=0.01)` of all parameters", group=GROUP)
+def _decay(net: Any) -> Any:
+    return torch.optim.SGD(net.parameters(), lr=0.1, weight_decay=0.01)
+
+
+@idiom(
+    "`torch.optim.SGD(weight_decay=0.01)` of all parameters",
+    group=GROUP,
+    cells={"alone geo": _stay(_decay), "sync async gpubox": NOT_SERVED},
+)
 def sgd_decay(run: Run) -> Any:
-    return _loop(run, lambda net: torch.optim.SGD(net.parameters(), lr=0.1, weight_decay=0.01))
+    return _loop(run, _decay)
 
 
 @idiom("weight decay of dense layers alone, by parameter groups", group=GROUP)
@@ -55,28 +92,18 @@ def adagrad(run: Run) -> Any:
     return _loop(run, lambda net: torch.optim.Adagrad(net.parameters(), lr=0.1))
 
 
-@idiom("`torch.optim.Adam` of all parameters", group=GROUP)
-def adam(run: Run) -> Any:
-    return _loop(run, lambda net: torch.optim.Adam(net.parameters(), lr=0.01))
-
-
-@idiom("`torch.optim.SparseAdam` of rows, `Adam` of dense layers", group=GROUP)
-def sparse_adam(run: Run) -> Any:
-    if run.mode == "collective":  # DDP sends no sparse gradient over gloo together with dense
-        return _loop(run, lambda net: torch.optim.Adam(net.parameters(), lr=0.01))
+def _two_adams(run: Run) -> Any:
+    """Train in torch alone: rows by SparseAdam, dense layers by Adam."""
     net = Net(run, sparse=True)
-    model = run.model(net)
     pair = [
         torch.optim.SparseAdam(net.emb.parameters(), lr=0.01),
         torch.optim.Adam(net.mlp.parameters(), lr=0.01),
     ]
-    if not run.is_torch:
-        return run.end(net, train(model, run.optimizer(pair), run.batches()))
     losses = []
     for ids, dense, label in run.batches():
         for each in pair:
             each.zero_grad()
-        loss = loss_of(model(ids, dense), label)
+        loss = loss_of(net(ids, dense), label)
         loss.backward()
         for each in pair:
             each.step()
@@ -84,36 +111,76 @@ def sparse_adam(run: Run) -> Any:
     return run.end(net, losses)
 
 
-@idiom("`torch.optim.AdamW` of all parameters, with its default decay", group=GROUP)
+AS_SPARSE_ADAM = Differs(
+    how="rows without a gradient stay, as with `SparseAdam`",
+    warning="worker.idle_rows_stay",
+    equals=_two_adams,
+)
+
+
+@idiom(
+    "`torch.optim.Adam` of all parameters", group=GROUP, cells={"alone jobs": AS_SPARSE_ADAM}
+)
+def adam(run: Run) -> Any:
+    return _loop(run, lambda net: torch.optim.Adam(net.parameters(), lr=0.01))
+
+
+@idiom("`torch.optim.SparseAdam` of rows, `Adam` of dense layers", group=GROUP)
+def sparse_adam(run: Run) -> Any:
+    if run.is_torch:
+        return _two_adams(run)
+    net = Net(run, sparse=True)
+    model = run.model(net)
+    optimizer = run.optimizer(
+        [
+            torch.optim.SparseAdam(net.emb.parameters(), lr=0.01),
+            torch.optim.Adam(net.mlp.parameters(), lr=0.01),
+        ]
+    )
+    return run.end(net, train(model, optimizer, run.batches()))
+
+
+@idiom(
+    "`torch.optim.AdamW` of all parameters, with its default decay",
+    group=GROUP,
+    cells={"alone geo": _stay(), "sync async gpubox": NOT_SERVED},
+)
 def adamw(run: Run) -> Any:
     return _loop(run, lambda net: torch.optim.AdamW(net.parameters(), lr=0.01))
 
 
 OTHERS: dict[str, Callable[[Any], Any]] = {
-    "RMSprop": lambda params: torch.optim.RMSprop(params, lr=0.01),
-    "Adadelta": lambda params: torch.optim.Adadelta(params, lr=0.5),
-    "Adamax": lambda params: torch.optim.Adamax(params, lr=0.01),
-    "NAdam": lambda params: torch.optim.NAdam(params, lr=0.01),
-    "RAdam": lambda params: torch.optim.RAdam(params, lr=0.01),
-    "Rprop": lambda params: torch.optim.Rprop(params, lr=0.01),
-    "ASGD": lambda params: torch.optim.ASGD(params, lr=0.1),
+    "RMSprop": lambda net: torch.optim.RMSprop(net.parameters(), lr=0.01),
+    "Adadelta": lambda net: torch.optim.Adadelta(net.parameters(), lr=0.5),
+    "Adamax": lambda net: torch.optim.Adamax(net.parameters(), lr=0.01),
+    "NAdam": lambda net: torch.optim.NAdam(net.parameters(), lr=0.01),
+    "RAdam": lambda net: torch.optim.RAdam(net.parameters(), lr=0.01),
+    "Rprop": lambda net: torch.optim.Rprop(net.parameters(), lr=0.01),
+    "ASGD": lambda net: torch.optim.ASGD(net.parameters(), lr=0.1),
 }
 """Optimizers without a rule on pservers."""
 
 
 def _add(name: str) -> None:
     def loop(run: Run) -> Any:
-        return _loop(run, lambda net: OTHERS[name](net.parameters()))
+        return _loop(run, OTHERS[name])
 
     loop.__name__ = name.lower()
-    idiom(f"`torch.optim.{name}`", group=GROUP)(loop)
+    counts_steps = name in {"Adamax", "NAdam", "RAdam"}  # of the table, not of each row
+    stays = _stay(None if counts_steps else OTHERS[name])
+    cells: dict[str, Cell] = {"alone geo": stays, "sync async gpubox": NOT_SERVED}
+    idiom(f"`torch.optim.{name}`", group=GROUP, cells=cells)(loop)
 
 
 for each in OTHERS:
     _add(each)
 
 
-@idiom("`torch.optim.LBFGS` with a closure", group=GROUP)
+@idiom(
+    "`torch.optim.LBFGS` with a closure",
+    group=GROUP,
+    cells={"*": Refused(code="contract.closure_optimizer")},
+)
 def lbfgs(run: Run) -> Any:
     net = Net(run)
     model = run.model(net)
@@ -192,7 +259,11 @@ def rate_by_hand(run: Run) -> Any:
     return run.end(net, train(model, optimizer, run.batches(), after_step=shrink))
 
 
-@idiom("`optimizer.add_param_group(...)` after some steps", group=GROUP)
+@idiom(
+    "`optimizer.add_param_group(...)` after some steps",
+    group=GROUP,
+    cells={"jobs": Refused(code="contract.group_added")},
+)
 def added_group(run: Run) -> Any:
     net = Net(run)
     net.mlp[0].requires_grad_(False)

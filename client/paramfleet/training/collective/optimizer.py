@@ -4,7 +4,7 @@ It is a ``torch.optim.Optimizer`` over the same parameter groups, so that learni
 schedulers and ``clip_grad_norm_`` work on it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from paramfleet.config.errors import CallOrderError
 from paramfleet.config.strategy import TrainingMode
+from paramfleet.tables.combined import GroupAddedError
 from paramfleet.training.collective.errors import WrongModeError
 from paramfleet.training.collective.features.merging import Merge
 from paramfleet.training.modes.base import ModelTables
@@ -58,6 +59,7 @@ class CollectiveOptimizer(DistributedOptimizer):
         self._world = world
         self.guard = None if plan.guard is None else Guarding(plan.guard, self._any_outside)
         self._stepper: torch.optim.Optimizer | None = None
+        self._owned: Callable[[], Iterable[torch.Tensor]] = tuple
         self.scaler: ScaledOptimizer | None = None
         """Scales the loss, with amp in float16."""
         self.apart: LocalSgdOptimizer | None = None
@@ -69,9 +71,17 @@ class CollectiveOptimizer(DistributedOptimizer):
         remedy = "the workers all-reduce their gradients, and no mode of pservers runs"
         raise WrongModeError(function="distributed_optimizer", remedy=remedy)
 
-    def step_through(self, stepper: torch.optim.Optimizer) -> None:
-        """Step through ``stepper``, which shares the parameter groups, from now on."""
+    def step_through(
+        self, stepper: torch.optim.Optimizer, *, owned: Callable[[], Iterable[torch.Tensor]]
+    ) -> None:
+        """Step through ``stepper``, which shares the parameter groups, from now on.
+
+        Args:
+            stepper: The user's optimizer, or what a feature has put in its place.
+            owned: Returns the model's parameters, whose gradients are all-reduced.
+        """
         self._stepper = stepper
+        self._owned = owned
 
     @property
     def stepper(self) -> torch.optim.Optimizer:
@@ -115,6 +125,7 @@ class CollectiveOptimizer(DistributedOptimizer):
         self.check_loaded()
         if self.is_finished:
             raise TrainingFinishedError
+        self._take_groups()
         returned = None
         if closure is not None:
             with torch.enable_grad():
@@ -189,6 +200,23 @@ class CollectiveOptimizer(DistributedOptimizer):
             super().zero_grad(set_to_none=set_to_none)
 
     @override
+    def _take_groups(self) -> None:
+        added = self.param_groups[self._num_groups :]
+        if not added:
+            return
+        rule = ""
+        if self._stepper not in {None, self.inner}:
+            rule = "a feature of the strategy has its own groups: give the optimizer all before"
+        elif self._stepper is not None:
+            own = {id(each) for each in self._owned()}
+            if any(id(each) not in own for group in added for each in group["params"]):
+                rule = "not a parameter of the model, so its gradients would not be all-reduced"
+        if rule:
+            del self.param_groups[self._num_groups :]
+            raise GroupAddedError(rule=rule)
+        self._num_groups = len(self.param_groups)
+
+    @override
     def state_dict(self) -> dict[str, Any]:
         """Return the state of what steps."""
         return self.stepper.state_dict()
@@ -208,6 +236,7 @@ class CollectiveOptimizer(DistributedOptimizer):
     def _share_groups(self) -> None:
         """Let rates that are set here, or at the user's optimizer, be those of what steps."""
         self.param_groups = self.inner.param_groups = self.stepper.param_groups
+        self._num_groups = len(self.param_groups)
 
     @override
     def __repr__(self) -> str:

@@ -89,7 +89,7 @@ class CollectiveTraining:
                 stepper, mode, self.world, buffers=module.buffers()
             )
         model.run_through(forward)
-        optimizer.step_through(stepper)
+        optimizer.step_through(stepper, owned=module.parameters)
         if optimizer.guard is not None:
             optimizer.guard.buffers = module.buffers
             optimizer.guard.keep_buffers()

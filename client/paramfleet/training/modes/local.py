@@ -169,6 +169,10 @@ class LocalMode(Mode):
         if apart is not None:
             self.ledger = apart.ledger
 
+    def take_tables(self, tables: ModelTables) -> None:
+        """Train these tables from now on; those of rows are the same."""
+        self._tables = tables
+
     def start(self) -> None:
         """Nothing to agree on."""
 

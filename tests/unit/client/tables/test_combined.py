@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import paramfleet as fleet
-from paramfleet.tables.combined import Combined, CombinedError, part_of
+from paramfleet.tables.combined import Combined, CombinedError, GroupAddedError, part_of
 from paramfleet.tables.rules import OptimizerOptionError, check_options, pace_of, server_rule
 
 
@@ -124,7 +124,7 @@ def test_optimizers_with_one_parameter_are_refused_by_name() -> None:
 
 
 def test_a_group_is_added_to_one_of_the_optimizers() -> None:
-    with pytest.raises(TypeError, match="add the group to one of the optimizers"):
+    with pytest.raises(GroupAddedError, match="add the group to one of the optimizers"):
         Combined([torch.optim.SGD(parameters())]).add_param_group({"params": []})
 
 
@@ -153,5 +153,5 @@ def test_a_group_that_came_after_combining_is_refused_by_the_next_step() -> None
     combined = Combined(made(values))
     take_steps([combined], values, seed=1)
     combined.parts[1].add_param_group({"params": [torch.nn.Parameter(torch.ones(2))]})
-    with pytest.raises(TypeError, match="combine them afterwards"):
+    with pytest.raises(GroupAddedError, match="combine them afterwards"):
         combined.step()

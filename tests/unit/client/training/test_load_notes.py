@@ -162,3 +162,36 @@ def test_states_that_no_checkpoint_has_are_named(
     assert [(each["optimizer"], each["tables"]) for each in found] == (
         [(inner.__name__, anew)] if anew else []
     )
+
+
+@pytest.mark.parametrize(
+    ("inner", "keys", "is_named"),
+    [
+        (torch.optim.SGD, {}, False),
+        (torch.optim.SGD, {"momentum": 0.9}, True),
+        (torch.optim.SGD, {"weight_decay": 0.1}, True),
+        (torch.optim.Adagrad, {}, False),
+        (torch.optim.Adagrad, {"weight_decay": 0.1}, True),
+        (torch.optim.Adam, {}, True),
+        (torch.optim.RMSprop, {}, True),
+        (fleet.optim.RowwiseAdagrad, {}, False),
+        (fleet.optim.FTRL, {}, False),
+    ],
+)
+def test_rows_that_torch_would_move_without_a_gradient_are_named(
+    caplog: pytest.LogCaptureFixture, inner: Any, keys: Any, is_named: bool
+) -> None:
+    made(inner, **keys)
+
+    tables = [each["tables"] for each in warned(caplog, "worker.idle_rows_stay")]
+
+    assert tables == [["words"]] * is_named
+
+
+def test_rows_by_sparse_adam_are_as_in_torch(caplog: pytest.LogCaptureFixture) -> None:
+    session = Session()
+    session.init(RoleMaker(distributed=False))
+    rows = session.distributed_model(fleet.nn.Embedding(9, 2, name="words"))
+    session.distributed_optimizer(torch.optim.SparseAdam(rows.parameters()))
+
+    assert not warned(caplog, "worker.idle_rows_stay")
