@@ -1,5 +1,7 @@
 """Rows that scripts write past the optimizer, in whole jobs of real processes."""
 
+import signal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -58,6 +60,29 @@ def test_jobs_compute_what_torch_does_where_rows_begin_with_values_and_are_clamp
         problem = results[0]["problem"]
         assert "1 of 3 workers wrote to the weight of table 'rows' before step 6" in problem
         assert "nothing was written" in problem
+
+
+@pytest.mark.parametrize("mode", ["sync", "gpubox"])
+def test_writes_are_in_once_also_where_a_pserver_was_killed_meanwhile(
+    jobs: Any, tmp_path: Path, mode: str
+) -> None:
+    args = ("--mode", mode, "--steps", "200", "--every", "2")
+    workers = 2 if mode == "sync" else 1
+    expected = jobs.run(SCRIPT, *args, workers=workers, servers=2).results
+    durable = {"DURABILITY": "async", "DATA_DIR": str(tmp_path / "data")}
+    env = {f"PARAMFLEET_PSERVER__{name}": value for name, value in durable.items()}
+
+    running = jobs.start(SCRIPT, *args, workers=workers, servers=2, **env)
+    for number in range(3):
+        running.wait_for("worker0", f"step {40 * (number + 1)}.")
+        former, index = f"pserver{number % 2}" + ("" if number < 2 else ".1"), number % 2
+        running.send(former, signal.SIGKILL)
+        running.code(former)
+        name = f"pserver{index}.{1 + number // 2}"
+        running.start_pserver(index, SCRIPT, *args, name=name)
+    ended = running.end()
+
+    assert [ended.last_json(f"worker{rank}") for rank in range(workers)] == expected
 
 
 @pytest.mark.parametrize("mode", ["async", "geo"])

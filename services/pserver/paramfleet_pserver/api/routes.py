@@ -780,6 +780,8 @@ class Routes:
         training = self._trained("total")
         part = total_request(request.message)
         training.fence(part.rank, part.incarnation)
+        if training.journal is not None:  # after a restart the steps before may still be sent
+            await training.waits.wait(part.step, deadline=request.deadline)
         total = await training.waits.total(part, request.deadline)
         return Message(fields={"workers": total.workers}, tensors={"sum": total.values})
 

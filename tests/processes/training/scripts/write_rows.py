@@ -124,6 +124,7 @@ for turn in range(args.steps // args.every):
     train(batches(args.every))
     if args.what == "clamp":
         write(ALL[::-1].copy(), held().clamp(-LIMIT, LIMIT).numpy()[::-1].copy())
+        print(f"step {(turn + 1) * args.every}.", flush=True)
     if args.wrong and turn == 1 and rank == 0:
         try:
             write(ALL[:5], GIVEN[:5])
