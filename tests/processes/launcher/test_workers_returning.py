@@ -58,6 +58,30 @@ def test_sync_ends_with_the_numbers_of_a_run_without_deaths(
     assert launched.survivors(0.0) == []
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_rows_that_sync_writes_are_the_same_where_workers_die(
+    launch: Callable[..., Any], tmp_path: Path, when: str
+) -> None:
+    words = ("--clamps", when)
+    expected = results(begun(launch, tmp_path, *words), tmp_path)
+
+    dies = ["0:4:backward", "1:9:backward", "0:15:forward"]
+    if when == "before":  # what follows a step isn't repeated where its worker comes back
+        dies[1] = "1:9:stepped"
+    found = results(begun(launch, tmp_path, *words, "--dies", *dies), tmp_path)
+
+    assert [same(one, want) for one, want in zip(found, expected, strict=True)] == [True, True]
+
+
+def test_a_write_that_a_worker_left_out_when_it_came_back_ends_the_job_by_name(
+    launch: Callable[..., Any], tmp_path: Path
+) -> None:
+    launched = begun(launch, tmp_path, "--clamps", "after", "--dies", "1:9:stepped")
+
+    assert launched.read_to_end() != 0, launched.text
+    assert "WriteNotSharedError: 1 of 2 workers wrote to the weight of table" in launched.text
+
+
 def test_a_worker_that_dies_again_and_again_ends_the_job_by_name(
     launch: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -97,14 +97,15 @@ class WriteNotSharedError(ContractError):
 
 
 class RowsNotWrittenError(UnavailableError):
-    """The worker whose values count could not write rows; some of them may be written."""
+    """The worker whose values count didn't write all rows; some of them may be written."""
 
     code = "unavailable.rows_not_written"
     table: str
     rank: int
     sentence = (
-        "worker {rank} could not write rows of table {table!r}, and its log says why; some of "
-        "the rows may be written: load a checkpoint, or repeat the write in every worker"
+        "worker {rank} failed or died while it wrote rows of table {table!r}, and its log says "
+        "why; some of the rows may be written: load a checkpoint, or repeat the write in every "
+        "worker"
     )
 
 
@@ -227,10 +228,11 @@ class SyncMode(ServedMode):
                 failure = error
         else:
             self._forget_rows(table, ids)
-        num_failed = self._end_together(float(failure is not None))
+        is_written = writer == self._job.author.rank and failure is None
+        num_written = self._end_together(float(is_written))
         if failure is not None:
             raise failure
-        if num_failed:
+        if not num_written:  # the writer has failed, or its next process doesn't repeat it
             raise RowsNotWrittenError(table=table.name, rank=writer)
 
     @property

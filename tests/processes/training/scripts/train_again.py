@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 import paramfleet as fleet
@@ -26,6 +27,7 @@ parser.add_argument("--always", action="store_true", help="die there each time")
 parser.add_argument("--on_loss", default="wait")
 parser.add_argument("--max_staleness", type=int)
 parser.add_argument("--barrier_every", type=int, default=0)
+parser.add_argument("--clamps", default="", help="before or after: writes rows in each step")
 parser.add_argument("--raises", type=int, default=-1)
 args = parser.parse_args()
 
@@ -74,6 +76,15 @@ def die(where: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def clamp() -> None:
+    """Write all rows, cut to small values."""
+    model.eval()
+    with torch.no_grad():
+        rows = model.rows(torch.arange(60)).clamp(-0.01, 0.01)
+    model.train()
+    optimizer.write_rows(model.rows.table, np.arange(60), rows.numpy())
+
+
 print(f"waiting pid={os.getpid()}", file=sys.stderr, flush=True)
 fleet.init()
 if fleet.is_server():
@@ -110,6 +121,8 @@ print(f"begins at {begun}", file=sys.stderr, flush=True)
 losses = []
 for ids in numbers:
     step = optimizer.num_steps
+    if args.clamps == "before":
+        clamp()
     die("forward")
     loss = ((model(ids).squeeze(-1) - (ids % 5) / 5.0) ** 2).mean()
     loss.backward()
@@ -120,6 +133,8 @@ for ids in numbers:
     die("stepped")
     optimizer.zero_grad()
     schedule.step()
+    if args.clamps == "after":
+        clamp()
     losses.append([step, loss.item()])
     print(f"trained {step}.", file=sys.stderr, flush=True)
     if args.barrier_every and step % args.barrier_every == 1:
