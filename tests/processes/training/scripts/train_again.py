@@ -82,6 +82,7 @@ def clamp() -> None:
     with torch.no_grad():
         rows = model.rows(torch.arange(60)).clamp(-0.01, 0.01)
     model.train()
+    assert isinstance(model.rows, fleet.nn.Embedding), "it has a table"
     optimizer.write_rows(model.rows.table, np.arange(60), rows.numpy())
 
 
