@@ -3,20 +3,18 @@
 from typing import Any
 
 import torch
-from tests.idioms.record import idiom
+from tests.idioms.record import Differs, Refused, idiom
 from tests.idioms.run import Net, Run, loss_of, sgd
 
 GROUP = "Batches and losses"
+UNEVEN = (8, 8, 8, 8, 5)
+OTHER_BATCH = Refused(code="contract.other_batch")
 
 
-@idiom('a loss with `reduction="sum"`', group=GROUP)
-def summed_loss(run: Run) -> Any:
+def _summed(run: Run, *, scale: float = 1.0, **settings: Any) -> Any:
     net = Net(run)
     model = run.model(net)
-    settings: dict[str, Any] = (
-        {} if run.mode in {"torch", "collective"} else {"loss_reduction": "sum"}
-    )
-    optimizer = run.optimizer(torch.optim.SGD(net.parameters(), lr=0.05), **settings)
+    optimizer = run.optimizer(torch.optim.SGD(net.parameters(), lr=0.05 * scale), **settings)
     losses = []
     for ids, dense, label in run.batches():
         optimizer.zero_grad()
@@ -27,12 +25,65 @@ def summed_loss(run: Run) -> Any:
     return run.end(net, losses)
 
 
-@idiom("a last batch that is smaller, and odd: one worker has one example more", group=GROUP)
+def _half_rate(run: Run) -> Any:
+    return _summed(run, scale=0.5)
+
+
+HALF = Differs(
+    how="the gradient is divided by the number of workers",
+    warning="worker.loss_reduction",
+    equals=_half_rate,
+)
+
+
+@idiom(
+    'a loss with `reduction="sum"`, and `strategy.loss_reduction = "sum"`',
+    group=GROUP,
+    cells={"gpubox": Refused(code="contract.strategy")},
+)
+def summed_loss(run: Run) -> Any:
+    is_known = run.mode in {"sync", "gpubox", "collective"}
+    settings: dict[str, Any] = {"loss_reduction": "sum"} if is_known else {}
+    return _summed(run, **settings)
+
+
+@idiom(
+    'a loss with `reduction="sum"` alone',
+    group=GROUP,
+    cells={"sync gpubox collective": HALF},
+)
+def summed_loss_unsaid(run: Run) -> Any:
+    return _summed(run)
+
+
+def _halves(run: Run) -> Any:
+    """Train in torch alone on the mean of the losses of two halves."""
+    net = Net(run)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+    losses = []
+    for ids, dense, label in run.batches(sizes=UNEVEN):
+        optimizer.zero_grad()
+        logits, half = net(ids, dense), -(-len(label) // 2)
+        first = loss_of(logits[:half], label[:half])
+        second = loss_of(logits[half:], label[half:])
+        ((first + second) / 2).backward()
+        optimizer.step()
+        losses.append(loss_of(logits, label).item())
+    return run.end(net, losses)
+
+
+@idiom(
+    "a last batch that is smaller, and odd: one worker has one example more",
+    group=GROUP,
+    cells={
+        "collective": Differs(how="each worker's mean counts alike, as in DDP", equals=_halves)
+    },
+)
 def uneven_last_batch(run: Run) -> Any:
     net = Net(run)
     model, optimizer = sgd(run, net)
     losses, weights = [], []
-    for ids, dense, label in run.batches(sizes=[8, 8, 8, 8, 5]):
+    for ids, dense, label in run.batches(sizes=UNEVEN):
         optimizer.zero_grad()
         loss = loss_of(model(ids, dense), label)
         loss.backward()
@@ -74,7 +125,11 @@ def two_losses(run: Run) -> Any:
     return run.end(net, losses)
 
 
-@idiom("two `backward()` calls on one graph with `retain_graph=True`", group=GROUP)
+@idiom(
+    "two `backward()` calls on one graph with `retain_graph=True`",
+    group=GROUP,
+    cells={"collective": Refused(code="contract.second_backward")},
+)
 def retained_graph(run: Run) -> Any:
     net = Net(run)
     model, optimizer = sgd(run, net)

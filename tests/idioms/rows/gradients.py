@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from tests.idioms.record import idiom
+from tests.idioms.record import Refused, idiom
 from tests.idioms.run import Net, Run, loss_of, sgd, train
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.utils.checkpoint import checkpoint
@@ -259,7 +259,11 @@ def penalty_of_rows(run: Run) -> Any:
     return run.end(net, losses)
 
 
-@idiom("`autograd.grad(loss, parameters)`, written to `p.grad`", group=GROUP)
+@idiom(
+    "`autograd.grad(loss, parameters)`, written to `p.grad`",
+    group=GROUP,
+    cells={"collective": Refused(code="contract.local_gradients")},
+)
 def grad_by_hand(run: Run) -> Any:
     net = Net(run)
     model, optimizer = sgd(run, net)

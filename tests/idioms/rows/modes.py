@@ -3,10 +3,11 @@
 from typing import Any
 
 import torch
-from tests.idioms.record import idiom
+from tests.idioms.record import Refused, idiom
 from tests.idioms.run import Net, Run, loss_of, sgd, train
 
 GROUP = "Modes of modules"
+UNUSED = Refused(code="contract.unused_parameters")
 
 
 @idiom("`zero_grad()`, `loss.backward()`, `step()`: a plain loop", group=GROUP)
@@ -151,7 +152,11 @@ def filtered_parameters(run: Run) -> Any:
     return run.end(net, train(model, optimizer, run.batches()))
 
 
-@idiom("a layer that only every second step uses", group=GROUP)
+@idiom(
+    "a layer that only every second step uses",
+    group=GROUP,
+    cells={"collective": UNUSED},
+)
 def alternating_layer(run: Run) -> Any:
     class Two(Net):
         def __init__(self) -> None:
@@ -172,7 +177,11 @@ def alternating_layer(run: Run) -> Any:
     return run.end(net, train(model, optimizer, run.batches()))
 
 
-@idiom("detached rows: `net.emb(ids).detach()`", group=GROUP)
+@idiom(
+    "detached rows: `net.emb(ids).detach()`",
+    group=GROUP,
+    cells={"collective": UNUSED},
+)
 def detached_rows(run: Run) -> Any:
     class Detached(Net):
         def forward(self, ids: torch.Tensor, dense: torch.Tensor) -> torch.Tensor:

@@ -298,7 +298,14 @@ def several(run: Run) -> Any:
     return run.end(net, losses)
 
 
-@idiom("`fleet.distributed_optimizer` called twice, for two optimizers", group=GROUP)
+@idiom(
+    "`fleet.distributed_optimizer` called twice, for two optimizers",
+    group=GROUP,
+    cells={
+        "jobs": Refused(code="contract.table_not_trained"),
+        "collective": Refused(code="contract.call_order"),
+    },
+)
 def two_distributed(run: Run) -> Any:
     net = Net(run)
     model = run.model(net)
@@ -347,7 +354,11 @@ def zeroed_gradients(run: Run) -> Any:
     return run.end(net, losses)
 
 
-@idiom("no `zero_grad()` at all: gradients add up", group=GROUP)
+@idiom(
+    "no `zero_grad()` at all: gradients add up",
+    group=GROUP,
+    cells={"gpubox": Refused(code="contract.other_batch")},
+)
 def no_zero_grad(run: Run) -> Any:
     net = Net(run)
     model = run.model(net)

@@ -60,6 +60,8 @@ class CollectiveOptimizer(DistributedOptimizer):
         self.guard = None if plan.guard is None else Guarding(plan.guard, self._any_outside)
         self._stepper: torch.optim.Optimizer | None = None
         self._owned: Callable[[], Iterable[torch.Tensor]] = tuple
+        self.check_gradients: Callable[[], None] = lambda: None
+        """Raises if the gradients of the last batch aren't those of all workers."""
         self.scaler: ScaledOptimizer | None = None
         """Scales the loss, with amp in float16."""
         self.apart: LocalSgdOptimizer | None = None
@@ -116,6 +118,7 @@ class CollectiveOptimizer(DistributedOptimizer):
             TrainingFinishedError: after ``fleet.finish_training``.
             LoadIncompleteError: after a load that succeeded in part.
             WrongModeError: if ``examples`` is given.
+            UnusedParametersError: if backward left parameters without a gradient.
             GuardError: if a guard of the strategy ends the training.
             GuardLossError: if a guard needs the loss.
             FleetError: if a worker is lost meanwhile.
@@ -130,6 +133,7 @@ class CollectiveOptimizer(DistributedOptimizer):
         if closure is not None:
             with torch.enable_grad():
                 returned = closure()
+        self.check_gradients()
         if not self.merge.take():
             return returned
         if self._avg and self.merge.k_steps > 1:

@@ -13,7 +13,7 @@ from paramfleet.training.collective.features.dgc import DgcSgd
 from paramfleet.training.collective.features.halving import reducing_hook
 from paramfleet.training.collective.features.scaling import ScaledOptimizer, in_half
 from paramfleet.training.collective.features.sharding import cut_up
-from paramfleet.training.collective.gradients import all_reduced
+from paramfleet.training.collective.gradients import Reduction
 from paramfleet.training.collective.model import CollectiveModel
 from paramfleet.training.collective.optimizer import CollectiveOptimizer
 from paramfleet.training.collective.steppers import stepper_of
@@ -107,15 +107,16 @@ def _joined(
     stepper = stepper_of(inner, mode, module)
     if mode.apart is not None:
         return module, stepper
-    wrapper, forward = all_reduced(module, mode, world, merge)
+    reduction = Reduction(module, mode, world, merge)
+    optimizer.check_gradients = reduction.check
     if isinstance(stepper, DgcSgd):
-        wrapper.register_comm_hook(None, stepper.hook)
+        reduction.register_comm_hook(None, stepper.hook)
     elif "fp16_allreduce" in mode.features or mode.loss_reduction == "sum":
         narrow = mode.features.get("fp16_allreduce")
         dtype = None if narrow is None else getattr(torch, narrow["dtype"])
         hook = reducing_hook(dtype, sums=mode.loss_reduction == "sum")
-        wrapper.register_comm_hook(None, hook)
-    return forward, stepper
+        reduction.register_comm_hook(None, hook)
+    return reduction, stepper
 
 
 def _check_owned(module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
