@@ -42,8 +42,14 @@ from paramfleet.training.stepping.groups import (
 from paramfleet.training.stepping.guarding import Guarding
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.system.gc_tuning import freeze
+from paramfleet_shared.tables.encoding import Encoded, is_finite, num_nonfinite
 from paramfleet_shared.tables.spec import TableSpec
-from paramfleet_shared.values.bounds import LARGEST_GRADIENT, MAX_LEARNING_RATE, MAX_WEIGHT
+from paramfleet_shared.values.bounds import (
+    GRADIENT_LOG2,
+    LARGEST_GRADIENT,
+    MAX_LEARNING_RATE,
+    MAX_WEIGHT,
+)
 
 __all__ = [
     "DistributedOptimizer",
@@ -503,8 +509,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
             expected = f"float32 [{len(ids)}, {named.dim}]"
             got = f"{values.dtype} {list(values.shape)}"
             self._refuse_write(named, f"values must be {expected}, and are {got}")
-        num_wrong = int(np.count_nonzero(~(np.abs(values) < LARGEST_GRADIENT)))
-        if num_wrong:
+        numbers = Encoded(values)
+        if not is_finite(numbers, "float32", log2=GRADIENT_LOG2):
+            num_wrong = num_nonfinite(numbers, "float32", log2=GRADIENT_LOG2)
             limit = f"{LARGEST_GRADIENT:.3g}"
             self._refuse_write(
                 named, f"{num_wrong} values are NaN, infinite or not below {limit} in size"

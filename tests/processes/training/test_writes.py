@@ -86,6 +86,30 @@ def test_writes_are_in_once_also_where_a_pserver_was_killed_meanwhile(
 
 
 @pytest.mark.parametrize("mode", ["async", "geo"])
+def test_a_worker_that_comes_late_takes_the_rows_as_they_are_by_then(
+    jobs: Any, tmp_path: Path, mode: str
+) -> None:
+    args = ("--mode", mode, "--until", str(tmp_path / "enough"))
+    elastic = {"PARAMFLEET_COORDINATOR__ELASTIC": "true"}
+    running = jobs.start(SCRIPT, *args, workers=2, servers=2, **elastic)
+    running.wait_for("worker0", "step 12.")
+    running.wait_for("worker1", "step 12.")
+
+    running.start_worker(None, SCRIPT, *args, name="worker_late")
+    running.wait_for("worker_late", "step 12.")
+    (tmp_path / "enough").touch()
+    ended = running.end()
+
+    assert set(ended.codes.values()) == {0}, ended.story()
+    first, second, late = (
+        ended.last_json(name) for name in ("worker0", "worker1", "worker_late")
+    )
+    assert far(late, first, "began") > 1e-2, "others had trained the rows"
+    assert far(first, second, "rows") <= 1e-5
+    assert far(first, late, "rows") <= 1e-5
+
+
+@pytest.mark.parametrize("mode", ["async", "geo"])
 def test_values_that_all_workers_write_are_the_values(jobs: Any, mode: str) -> None:
     first, second = jobs.run(SCRIPT, "--mode", mode, "--what", "all").results
 

@@ -27,7 +27,9 @@ parser.add_argument("--always", action="store_true", help="die there each time")
 parser.add_argument("--on_loss", default="wait")
 parser.add_argument("--max_staleness", type=int)
 parser.add_argument("--barrier_every", type=int, default=0)
-parser.add_argument("--clamps", default="", help="before or after: writes rows in each step")
+parser.add_argument(
+    "--clamps", default="", help="before or after: first rows, and a write in each step"
+)
 parser.add_argument("--raises", type=int, default=-1)
 args = parser.parse_args()
 
@@ -108,7 +110,11 @@ if args.mode == "localsgd":
     strategy.diloco_configs = {"k_steps": 3}
 if args.on_loss != "wait":
     strategy.on_worker_loss = args.on_loss
-model = fleet.distributed_model(Net())
+net = Net()
+if args.clamps:
+    assert isinstance(net.rows, fleet.nn.Embedding), "it has a table"
+    net.rows.table.first_rows += [(np.arange(60), np.full((60, 8), 0.005, np.float32))]
+model = fleet.distributed_model(net)
 inner = torch.optim.Adam(model.parameters(), lr=0.01)
 schedule = torch.optim.lr_scheduler.ExponentialLR(inner, 0.99)
 optimizer = fleet.distributed_optimizer(inner, strategy)

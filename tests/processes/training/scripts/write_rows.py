@@ -6,6 +6,7 @@ Torch is trained the same way with ``--mode torch``.
 import argparse
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ parser.add_argument("--every", type=int, default=3, help="steps between two writ
 parser.add_argument("--what", default="clamp", help="clamp, all or one: who writes what")
 parser.add_argument("--wrong", action="store_true", help="rank 0 writes once more, alone")
 parser.add_argument("--prefetch", action="store_true")
+parser.add_argument("--until", default="", help="train on until this file is there")
 parser.add_argument("--storage", default="float32")
 args = parser.parse_args()
 
@@ -119,6 +121,7 @@ def train(some: Any) -> None:
 
 
 began = held().flatten().tolist()
+print("has begun", flush=True)
 problem = ""
 for turn in range(args.steps // args.every):
     train(batches(args.every))
@@ -130,6 +133,8 @@ for turn in range(args.steps // args.every):
             write(ALL[:5], GIVEN[:5])
         except WriteNotSharedError as error:
             problem = str(error)
+while args.until and not Path(args.until).exists():
+    train(batches(2))
 written: list[float] = []
 if args.what != "clamp":
     for group in optimizer.param_groups:
