@@ -130,7 +130,7 @@ class Prefetcher(ReadAhead[B]):
                 unique, _, offsets = module.different(ids)[0]
             except IdError:  # the forward will say so, of its own batch
                 continue
-            wanted.append(Wanted(module.table, RowIds(unique, offsets), module.learns))
+            wanted.append(Wanted(module.table, RowIds(unique, offsets), module.creates))
         return wanted
 
 

@@ -23,6 +23,7 @@ from paramfleet.model_state.module_state import (
 )
 from paramfleet.model_state.numbers import wrong_numbers
 from paramfleet.model_state.plain import from_document, to_document, to_documents
+from paramfleet.tables.weight.parameter import TableWeight
 from paramfleet_shared.checkpoint.manifest import (
     MANIFEST,
     CheckpointDamagedError,
@@ -212,14 +213,16 @@ def buffers_to_load(
 
 
 def plain_state(model: torch.nn.Module) -> dict[str, Any]:
-    """Return a model's ``state_dict`` on the CPU, without extra states that aren't plain.
+    """Return a model's ``state_dict`` on the CPU, without rows and states that aren't plain.
 
     Raises:
         StateNumbersError: if a tensor has numbers that nothing can be computed with.
     """
     found: dict[str, Any] = {}
     learned = {name for name, each in model.named_parameters() if each.requires_grad}
-    for name, value in model.state_dict().items():
+    for name, value in model.state_dict(keep_vars=True).items():
+        if isinstance(value, TableWeight):
+            continue
         if isinstance(value, torch.Tensor):
             found[name] = value.detach().cpu()
             wrong = wrong_numbers(name, found[name], is_learned=name in learned)

@@ -16,23 +16,27 @@ from typing import Any, NamedTuple, get_args, overload
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from paramfleet.config.accessor import CtrAccessor
 from paramfleet.config.entries import Entry
 from paramfleet.nn.counting import use_by_gradient, use_of
 from paramfleet.nn.initializers import constant, normal, uniform
 from paramfleet.nn.lookups import bags_of_rows, rows_of_ids
+from paramfleet.nn.weighted import WeightedModule
 from paramfleet.serving.modules import ServedEmbedding, ServedEmbeddingBag, demand_own_forward
 from paramfleet.serving.rows import TableRows
 from paramfleet.tables.devices import to_device, to_host
 from paramfleet.tables.embedding_errors import (
     EmbeddingOptionError,
     IdError,
+    UntraceableError,
     id_type_error,
     negative_id_error,
 )
 from paramfleet.tables.row_store import RowStore
 from paramfleet.tables.sparse import KeptAs, RowUse, SparseTable
+from paramfleet.telemetry.eager import runs_eagerly
 from paramfleet_shared.tables.partition import Partitioned
 from paramfleet_shared.tables.spec import EntrySpec, InitializerSpec, Rounding, Storage
 from paramfleet_shared.values.texts import shown
@@ -179,7 +183,7 @@ def _bags_of(ids: torch.Tensor, offsets: torch.Tensor) -> NDArray[np.int64]:
     return np.searchsorted(starts, np.arange(ids.numel()), side="right").astype(np.int64) - 1
 
 
-class SparseModule(torch.nn.Module):
+class SparseModule(WeightedModule):
     """What the two modules share: the table, and ids to rows."""
 
     def __init__(
@@ -191,7 +195,7 @@ class SparseModule(torch.nn.Module):
         table: _TableOptions,
         unsupported: dict[str, Any],
     ) -> None:
-        super().__init__()
+        torch.nn.Module.__init__(self)
         for option, value in unsupported.items():
             if value:
                 rule = "sparse tables don't do this; leave it out"
@@ -210,7 +214,13 @@ class SparseModule(torch.nn.Module):
             raise EmbeddingOptionError(
                 option="embedding_dim", value=repr(embedding_dim), rule=rule
             )
-        self.num_embeddings = num_embeddings
+        self.num_embeddings = _whole("num_embeddings", num_embeddings)
+        self.max_norm, self.norm_type, self.scale_grad_by_freq, self.sparse = (
+            None,
+            2.0,
+            False,
+            True,
+        )
         self.embedding_dim = embedding_dim
         self.padding_idx = padding_idx
         self.negative_ids = table.negative_ids
@@ -224,7 +234,15 @@ class SparseModule(torch.nn.Module):
             make_source=RowStore.of,
         )
         self.table.has_default_values = table.initializer is None
-        self.weight = self.table.weight
+        self.table.num_embeddings = max(0, self.num_embeddings)
+        self.table.padding_idx = padding_idx
+        self._parameters["weight"] = self.table.weight
+        if padding_idx is not None and padding_idx < 0 < self.num_embeddings:
+            reason = (
+                f"padding_idx={padding_idx} is that id here, not counted from the end as "
+                f"in torch; give padding_idx={self.num_embeddings + padding_idx} for that row"
+            )
+            self.table.note_once("worker.padding_is_an_id", reason)
         self._known: list[tuple[bytes, Different]] = []
         """Ids that are about to be looked up, int64 [n], with what ``different`` returns."""
 
@@ -259,12 +277,12 @@ class SparseModule(torch.nn.Module):
     @property
     def learns(self) -> bool:
         """Whether rows that are looked up now learn."""
-        return self.table.learns(training=self.training)
+        return self.table.learns
 
-    def share(self, table: SparseTable) -> None:
-        """Use another module's table of the same name and shape."""
-        self.table = table
-        self.weight = table.weight
+    @property
+    def creates(self) -> bool:
+        """Whether ids without a row get one when they are looked up now."""
+        return self.training and self.table.learns
 
     def table_at(self, path: str) -> str:
         """Return the table's name, if the module stands at ``path`` in a model."""
@@ -301,10 +319,12 @@ class SparseModule(torch.nn.Module):
 
         Where there is padding, the last row is its zeros; else that is None.
         """
+        if self._parameters.get("weight") is not self.table.weight:
+            self._check_weight()
         found = self.different(ids)
         (unique, index, offsets), padding = found
         use = self._use(found, counting)
-        rows = self.table.rows(unique, offsets, training=self.training, use=use)
+        rows = self.table.rows(unique, offsets, creates=self.training, use=use)
         if padding is None:
             return rows, to_device(torch.from_numpy(index), rows.device), None
         whole = np.full(len(padding), len(unique), np.int64)
@@ -340,11 +360,18 @@ class SparseModule(torch.nn.Module):
 
         Raises:
             IdError: on a dtype that isn't an id's.
+            UntraceableError: where ids have no values.
         """
         if ids.dtype not in {torch.int64, torch.int32}:
             error = id_type_error(self.table.name, str(ids.dtype))
             raise error
-        flat: NDArray[np.int64] = to_host(ids.reshape(-1), dtype=torch.int64).numpy()
+        if torch._C._get_tracing_state() is not None:  # noqa: SLF001 - torch.jit.is_tracing warns
+            raise UntraceableError(table=self.table.name, where="torch.jit.trace")
+        try:
+            flat: NDArray[np.int64] = to_host(ids.reshape(-1), dtype=torch.int64).numpy()
+        except (RuntimeError, NotImplementedError) as error:
+            where = "torch.vmap, torch.export or on a meta device"
+            raise UntraceableError(table=self.table.name, where=where) from error
         return flat
 
     def _check(self, flat: NDArray[np.int64]) -> None:
@@ -353,7 +380,12 @@ class SparseModule(torch.nn.Module):
         Raises:
             IdError: if one is negative.
         """
-        if self.negative_ids or not flat.size or flat.min() >= 0:
+        if not flat.size:
+            return
+        least = flat.min()
+        if self.num_embeddings > 0 and (least < 0 or flat.max() >= self.num_embeddings):
+            self._note_other_ids(flat)
+        if self.negative_ids or least >= 0:
             return
         negative = flat < 0
         if self.padding_idx is not None:
@@ -362,11 +394,18 @@ class SparseModule(torch.nn.Module):
             error = negative_id_error(self.table.name, flat, negative)
             raise error
 
-    def _save_to_state_dict(self, *args: Any) -> None:
-        """Keep the placeholder out of ``state_dict``: rows are saved by ``fleet.save_*``."""
-
-    def _load_from_state_dict(self, *args: Any) -> None:
-        """Expect nothing in a ``state_dict``."""
+    def _note_other_ids(self, flat: NDArray[np.int64]) -> None:
+        """Note ids, beside padding, that the weight has no row for."""
+        own = flat if self.padding_idx is None else flat[flat != self.padding_idx]
+        others = own[(own < 0) | (own >= self.num_embeddings)]
+        if len(others):
+            self.table.has_other_ids = True
+            reason = (
+                f"id {others[0]} is outside of num_embeddings={self.num_embeddings}: it gets a "
+                "row of its own, where torch raises an IndexError; give num_embeddings=0 for a "
+                "table that takes any id"
+            )
+            self.table.note_once("worker.id_outside_num_embeddings", reason)
 
     def extra_repr(self) -> str:
         """Say which table the rows live in."""
@@ -376,7 +415,7 @@ class SparseModule(torch.nn.Module):
         )
 
 
-class Embedding(SparseModule):
+class Embedding(SparseModule, torch.nn.Embedding):  # type: ignore[misc]  # max_norm is None
     """``torch.nn.Embedding`` over a sparse table.
 
     Args:
@@ -428,8 +467,11 @@ class Embedding(SparseModule):
         negative_ids: bool = False,
         accessor: CtrAccessor | None = None,
         entry: Entry | None = None,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(
+        SparseModule.__init__(
+            self,
             num_embeddings,
             embedding_dim,
             padding_idx=padding_idx,
@@ -444,6 +486,31 @@ class Embedding(SparseModule):
             ),
             unsupported={"max_norm": max_norm, "scale_grad_by_freq": scale_grad_by_freq},
         )
+        self.to(device=device, dtype=dtype)
+
+    @classmethod
+    @override
+    def from_pretrained(
+        cls,
+        embeddings: torch.Tensor,
+        freeze: bool = True,
+        padding_idx: int | None = None,
+        *unsupported: Any,
+        **options: Any,
+    ) -> "Embedding":
+        """Return an embedding whose rows 0, 1, ... begin with ``embeddings``, float [N, D].
+
+        Args:
+            embeddings: The rows.
+            freeze: Whether they keep these values.
+            padding_idx: As of ``Embedding``.
+            unsupported: ``max_norm``, ``norm_type``, ``scale_grad_by_freq`` and ``sparse``.
+            options: Others of ``Embedding``.
+        """
+        count, dim = embeddings.shape
+        made = cls(count, dim, padding_idx, *unsupported, **options)
+        made._begin_with(embeddings, freeze=freeze)
+        return made
 
     @overload
     def forward(
@@ -462,6 +529,7 @@ class Embedding(SparseModule):
         click: torch.Tensor | None = None,
         different: bool,
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]: ...
+    @runs_eagerly
     def forward(
         self,
         input: torch.Tensor,  # noqa: A002 - torch's name
@@ -501,7 +569,7 @@ class Embedding(SparseModule):
         )
 
 
-class EmbeddingBag(SparseModule):
+class EmbeddingBag(SparseModule, torch.nn.EmbeddingBag):  # type: ignore[misc]  # the same
     """``torch.nn.EmbeddingBag`` over a sparse table.
 
     Args:
@@ -548,8 +616,11 @@ class EmbeddingBag(SparseModule):
         negative_ids: bool = False,
         accessor: CtrAccessor | None = None,
         entry: Entry | None = None,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(
+        SparseModule.__init__(
+            self,
             num_embeddings,
             embedding_dim,
             padding_idx=padding_idx,
@@ -564,11 +635,35 @@ class EmbeddingBag(SparseModule):
             ),
             unsupported={"max_norm": max_norm, "scale_grad_by_freq": scale_grad_by_freq},
         )
+        self.to(device=device, dtype=dtype)
         if mode not in {"sum", "mean", "max"}:
             raise EmbeddingOptionError(option="mode", value=repr(mode), rule="sum, mean or max")
         self.mode = mode
         self.include_last_offset = include_last_offset
 
+    @classmethod
+    @override
+    def from_pretrained(
+        cls,
+        embeddings: torch.Tensor,
+        freeze: bool = True,
+        *unsupported: Any,
+        **options: Any,
+    ) -> "EmbeddingBag":
+        """Return bags of an embedding whose rows begin with ``embeddings``, float [N, D].
+
+        Args:
+            embeddings: The rows.
+            freeze: Whether they keep these values.
+            unsupported: ``max_norm``, ``norm_type`` and ``scale_grad_by_freq``.
+            options: Others of ``EmbeddingBag``.
+        """
+        count, dim = embeddings.shape
+        made = cls(count, dim, *unsupported, **options)
+        made._begin_with(embeddings, freeze=freeze)
+        return made
+
+    @runs_eagerly
     def forward(
         self,
         input: torch.Tensor,  # noqa: A002 - torch's name

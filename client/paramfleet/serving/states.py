@@ -10,6 +10,7 @@ import torch
 from paramfleet.model_state.numbers import wrong_numbers
 from paramfleet.serving.errors import ExportDamagedError, ExportMismatchError
 from paramfleet.serving.files import is_extra
+from paramfleet.tables.weight.parameter import TableWeight
 
 __all__ = ["check_state", "take_state"]
 
@@ -33,7 +34,7 @@ def check_state(
         ExportMismatchError: naming what is missing, superfluous, of another shape or another
             kind of numbers, or beyond the range of the model's.
     """
-    own = model.state_dict()
+    own = _own_state(model)
     tensors = {name: value for name, value in state.items() if not is_extra(name)}
     for name, value in tensors.items():
         if not _is_plain(value):
@@ -73,7 +74,7 @@ def take_state(folder: Path, model: torch.nn.Module, state: Mapping[str, Any]) -
     """
     former = {
         name: value.clone() if isinstance(value, torch.Tensor) else value
-        for name, value in model.state_dict().items()
+        for name, value in _own_state(model).items()
     }
     try:
         model.load_state_dict(state, strict=False)  # compared, but for lacking extra states
@@ -83,9 +84,19 @@ def take_state(folder: Path, model: torch.nn.Module, state: Mapping[str, Any]) -
         raise ExportMismatchError(path=str(folder), rule=rule) from error
 
 
+def _own_state(model: torch.nn.Module) -> dict[str, Any]:
+    """Return a model's ``state_dict`` without rows, which an export has elsewhere."""
+    state = model.state_dict(keep_vars=True).items()
+    return {
+        name: value.detach() if isinstance(value, torch.Tensor) else value
+        for name, value in state
+        if not isinstance(value, TableWeight)
+    }
+
+
 def _take_back(model: torch.nn.Module, former: Mapping[str, Any]) -> None:
     """Give a model the values that it had; a module that refuses states keeps its own."""
-    for name, value in model.state_dict().items():
+    for name, value in _own_state(model).items():
         if isinstance(value, torch.Tensor):
             value.copy_(former[name])
     for path, module in model.named_modules():

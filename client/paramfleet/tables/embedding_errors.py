@@ -8,6 +8,7 @@ from paramfleet_shared.errors import ContractError
 __all__ = [
     "EmbeddingOptionError",
     "IdError",
+    "UntraceableError",
     "id_type_error",
     "negative_id_error",
 ]
@@ -21,6 +22,18 @@ class IdError(ContractError):
     found: str
     rule: str
     sentence = "table {table!r}: {found}: {rule}"
+
+
+class UntraceableError(ContractError):
+    """Rows were to be looked up where ids have no values: while a model is traced or mapped."""
+
+    code = "contract.untraceable"
+    table: str
+    where: str
+    sentence = (
+        "table {table!r}: rows can't be looked up in {where}, where ids have no values: look "
+        "them up before, and pass them in; export a trained model with fleet.serving"
+    )
 
 
 def id_type_error(table: str, dtype: str) -> IdError:

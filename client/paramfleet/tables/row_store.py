@@ -246,6 +246,13 @@ class RowStore:
         """
         self.values[self.slots(ids)] = values
 
+    def read(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the values of rows, float32 [n, D], and make none; int64 [n]."""
+        slots = self.held(ids)
+        found, absent = self.values[slots], slots < 0
+        found[absent] = initial_rows(self.spec, ids[absent])
+        return found
+
     def remove(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Remove the rows of ids that have one; return their slots, which new rows take.
 

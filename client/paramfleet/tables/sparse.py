@@ -1,16 +1,18 @@
 """A worker's view of one sparse table: which rows the current step uses.
 
-The rows of a batch enter autograd as a small leaf tensor ``rows_UD``; what comes
-back is one gradient per unique row. The table's ``weight`` is a placeholder
-parameter: an optimizer, a scheduler and ``clip_grad_norm_`` see it like any other
-parameter, holding exactly the rows of this step and their gradients.
+The rows of a batch enter autograd as a small leaf tensor ``rows_UD``; its gradient has one row
+for each unique id. The table's ``weight`` is the parameter that an optimizer, a scheduler and
+``clip_grad_norm_`` see: its gradient is that of the rows of the step.
 
-Shape legend: U = unique ids, D = row width, S = shards of the table.
+Shape legend: U = unique ids, D = row width, S = shards of the table, N = ``num_embeddings``.
 """
 
+import copy
 import datetime as dt
+import logging
+import weakref
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -19,6 +21,8 @@ from numpy.typing import NDArray
 from paramfleet.config.accessor import CtrAccessor
 from paramfleet.config.eviction import NO_EVICTION
 from paramfleet.tables.devices import to_device, to_host
+from paramfleet.tables.weight.parameter import TableWeight
+from paramfleet.tables.weight.rows import LocalRows, WeightError
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.tables.partition import Partitioned, partition
 from paramfleet_shared.tables.rows.batch import RowBatch
@@ -43,6 +47,13 @@ __all__ = [
     "table_of",
     "tables_of",
 ]
+
+log = logging.getLogger(__name__)
+
+_NO_OPTIMIZER = (
+    "its rows have gradients, and no optimizer that fleet.distributed_optimizer made trains "
+    "them: give it the model's parameters, and step by what it returns"
+)
 
 
 class TableInUseError(ContractError):
@@ -149,6 +160,22 @@ class SparseTable:
             are counts, which come apart from the gradients: nothing clips or scales them.
     """
 
+    num_embeddings = 0
+    """N: the ids of a model's weight are 0 to N - 1; 0 if the model gave no number."""
+    padding_idx: int | None = None
+    """Id whose row reads as zeros; None for none."""
+    has_other_ids = False
+    """Whether ids outside 0 to N - 1 were looked up."""
+    write: Callable[["SparseTable", NDArray[np.int64], NDArray[np.float32]], None] | None = None
+    """Writes rows of a table that an optimizer trains; None before."""
+    gradient: torch.Tensor | None = None
+    """Of the rows of the step in progress, [U, D]; None without any."""
+    is_stepped = True
+    """Whether a step has taken the gradients that are pending, if any are."""
+    _source: RowSource | None = None
+    _rows_UD: torch.Tensor | None = None
+    """Rows of the step in progress, as they were looked up, [U, D]."""
+
     def __init__(
         self,
         *,
@@ -180,19 +207,25 @@ class SparseTable:
         self.kept_as = kept_as
         self.eviction = NO_EVICTION
         """Which of its rows go; ``retain`` says so."""
-        self.weight = torch.nn.Parameter(torch.empty(0, dim - self.num_counts))
-        """Placeholder, float32 [U, D] while a step's gradients are pending."""
-        self.weight._fleet_table = self  # type: ignore[attr-defined]  # noqa: SLF001 - how an optimizer's parameter is known again
-        self.is_stepped = True
-        """Whether a step has taken the gradients that are pending, if any are."""
+        self.first_rows: list[tuple[NDArray[np.int64], NDArray[np.float32]]] = []
+        """Ids int64 [n] and values float32 [n, D] that were written before there were rows, in
+        their order: the rows begin with them."""
+        like = torch.empty(0, dim - self.num_counts)
+        self.device, self.dtype = like.device, like.dtype
+        """Of rows, as the model gets them."""
+        memory = torch.empty_like(like, device="cpu") if like.is_meta else like
+        self.weight = TableWeight.of(self, memory, learns=True)
         self._make_source = make_source
-        self._source: RowSource | None = None
         self._counts: NDArray[np.float32] | None = None
         """What is pushed for the columns that are counts, [U, counts]."""
         self._instances = 1.0
         """What gradients are multiplied by where they are to be sums over instances."""
         self._ids_U: NDArray[np.int64] = np.empty(0, np.int64)
         self._offsets: NDArray[np.int64] = np.zeros(2, np.int64)
+        self._lookups: list[tuple[NDArray[np.int64], weakref.ref[torch.Tensor]]] = []
+        """Of the step in progress: ids, and the leaf that has no gradient yet."""
+        self._noted: set[str] = set()
+        """Differences from torch that were logged."""
 
     def take_accessor(self, accessor: CtrAccessor) -> None:
         """Have rows count their use, which nobody has looked up as yet.
@@ -205,7 +238,7 @@ class SparseTable:
         self.num_counts = accessor.num_counts
         self.day = accessor.first_day
         self.dim += accessor.num_hidden
-        self.weight.data = self.weight.data.new_empty((0, self.dim - self.num_counts))
+        self.weight.set_memory(self.weight.memory.new_empty((0, self.dim - self.num_counts)))
         if self.has_default_values:
             self.initializer = accessor.initializer
         self.kept_as = self.kept_as._replace(accessor=accessor)
@@ -236,9 +269,84 @@ class SparseTable:
             self._source = self._make_source(self)
         return self._source
 
+    @property
+    def local(self) -> LocalRows | None:
+        """The rows, where they are in this process's memory; None elsewhere or before."""
+        source: object = self._source
+        return source if isinstance(source, LocalRows) else None
+
+    def make_local(self) -> RowSource:
+        """Return rows of this process as they are before any was trained."""
+        return self._make_source(self)
+
+    def read(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the values of rows, float32 [n, D], and create none; ids int64 [n]."""
+        unique, inverse, offsets = self.partition(ids)
+        found = self.source.lookup(self, unique, offsets, create=False)
+        if isinstance(found, torch.Tensor):
+            found = to_host(found, dtype=torch.float32).numpy()
+        return found[inverse]
+
     def bind(self, source: RowSource) -> None:
         """Take rows from ``source`` from now on."""
         self._source = source
+
+    def begin_anew(self, source: RowSource | None, *, learns: bool) -> None:
+        """Be a table of its own, as a copy of another one: with a weight, and without a step.
+
+        Args:
+            source: Where its rows come from; None as before there are any.
+            learns: Whether they are trained.
+        """
+        like = self.weight.memory.new_empty((0, self.dim - self.num_counts))
+        self._source, self.write = source, None
+        self.weight = TableWeight.of(self, like, learns=learns)
+        self.end_step()
+        self.gradient, self._ids_U = None, np.empty(0, np.int64)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "SparseTable":
+        copied: SparseTable = copy.deepcopy(self.weight, memo).table
+        return copied
+
+    def note_type(self, memory: torch.Tensor) -> None:
+        """Take dtype and device of the weight's memory for rows."""
+        self.device, self.dtype = memory.device, memory.dtype
+
+    def set_gradient(self, gradient: torch.Tensor | None) -> None:
+        """Replace the gradient of the step in progress.
+
+        Raises:
+            WeightError: if it has not one row for each row of the step.
+        """
+        if gradient is not None and len(gradient) != len(self._ids_U):
+            reason = (
+                f"a gradient has one row for each row of the step, {len(self._ids_U)}, and not "
+                f"{len(gradient)}"
+            )
+            raise WeightError(table=self.name, operation="an assignment of grad", reason=reason)
+        self.gradient = gradient
+
+    @property
+    def stepping_rows(self) -> torch.Tensor:
+        """Rows of the step in progress as they were looked up, beside their gradient."""
+        assert self._rows_UD is not None, "they have a gradient"
+        return self._rows_UD
+
+    def lookups_of_the_step(self) -> list[tuple[NDArray[np.int64], torch.Tensor]]:
+        """Return ids int64 [U] and rows [U, D] of each lookup that waits for its gradient."""
+        found = [(ids, leaf()) for ids, leaf in self._lookups]
+        return [(ids, leaf) for ids, leaf in found if leaf is not None]
+
+    def end_step(self) -> None:
+        """Forget the lookups of the step that was taken."""
+        self.is_stepped = True
+        self._lookups = []
+
+    def note_once(self, event: str, reason: str) -> None:
+        """Log a difference from torch, once a table."""
+        if event not in self._noted:
+            self._noted.add(event)
+            log.warning(event, extra={"table": self.name, "reason": reason})
 
     def rename(self, name: str) -> None:
         """Change the name, which changes the rows' first values.
@@ -254,20 +362,17 @@ class SparseTable:
         """Return a batch's ids as ``source`` takes them."""
         return partition(ids, self.source.num_shards, by_id=self.source.by_id)
 
-    def learns(self, *, training: bool) -> bool:
-        """Return whether rows looked up now learn, and ids without a row get one.
-
-        Args:
-            training: Whether the module is.
-        """
-        return training and torch.is_grad_enabled() and self.weight.requires_grad
+    @property
+    def learns(self) -> bool:
+        """Whether rows that are looked up now learn."""
+        return torch.is_grad_enabled() and self.weight.requires_grad
 
     def rows(
         self,
         ids_U: NDArray[np.int64],
         offsets: NDArray[np.int64],
         *,
-        training: bool,
+        creates: bool = True,
         use: RowUse | None = None,
     ) -> torch.Tensor:
         """Return the rows of unique ids as a tensor of the weight's type, [U, D].
@@ -280,20 +385,22 @@ class SparseTable:
         Args:
             ids_U: int64 [U], sorted by the shards of ``source``.
             offsets: int64 [S + 1], the shards' bounds in ``ids_U``.
-            training: Whether the module is.
+            creates: Whether rows that learn are created now, and not with their first gradient.
             use: Of a table with an accessor.
         """
-        learns = self.learns(training=training)
-        found = self.source.lookup(self, ids_U, offsets, create=learns)
+        learns = self.learns
+        found = self.source.lookup(self, ids_U, offsets, create=learns and creates)
         values = found if isinstance(found, torch.Tensor) else torch.from_numpy(found)
         if self.accessor is not None and self.accessor.num_hidden:
             values = values[:, self.accessor.num_hidden :].contiguous()
-        rows_UD = to_device(values, self.weight.device, dtype=self.weight.dtype)
+        rows_UD = to_device(values, self.device, dtype=self.dtype)
         if learns:
             rows_UD.requires_grad_()
             rows_UD.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]  # torch leaves it untyped
                 lambda leaf: self._collect(ids_U, offsets, leaf, use)
             )
+            self._lookups = [each for each in self._lookups if each[1]() is not None]
+            self._lookups.append((ids_U, weakref.ref(rows_UD)))
         return rows_UD
 
     @property
@@ -306,9 +413,9 @@ class SparseTable:
 
         Gradients stay where they were computed; counts, if there are any, stand before them.
         """
-        if self.weight.grad is None or not len(self._ids_U):
+        if self.gradient is None or not len(self._ids_U):
             return None
-        grads = self.weight.grad.detach()
+        grads = self.gradient.detach()
         if self._counts is None:
             return self._ids_U, grads
         counts = to_device(torch.from_numpy(self._counts), grads.device)
@@ -317,9 +424,9 @@ class SparseTable:
 
     def pending(self) -> RowBatch | None:
         """Return this step's gradients; None without any."""
-        if self.weight.grad is None or not len(self._ids_U):
+        if self.gradient is None or not len(self._ids_U):
             return None
-        held = RowBatch(self._ids_U, self._pushed(self.weight.grad), self._offsets)
+        held = RowBatch(self._ids_U, self._pushed(self.gradient), self._offsets)
         if len(held.offsets) - 1 == self.source.num_shards:
             return held
         ids, inverse, offsets = self.partition(held.ids)
@@ -327,7 +434,7 @@ class SparseTable:
 
     def num_miscounted(self) -> int:
         """Return how many rows of this step have no show, or fewer than 0 clicks."""
-        if self.weight.grad is None or self._counts is None:
+        if self.gradient is None or self._counts is None:
             return 0
         return num_miscounted(self._counts)
 
@@ -348,7 +455,10 @@ class SparseTable:
         """Add the gradients of one forward pass to the step's."""
         grads, leaf.grad = leaf.grad, None
         assert grads is not None, "the hook runs after accumulation"
-        is_first, rows = self.weight.grad is None, leaf.detach()
+        self._lookups = [each for each in self._lookups if each[1]() not in {None, leaf}]
+        if self.write is None:
+            self.note_once("worker.rows_without_optimizer", _NO_OPTIMIZER)
+        is_first, rows = self.gradient is None, leaf.detach()
         counts: NDArray[np.float32] | None = None
         if use is not None:
             rows, grads, counts = self._parted(rows, grads, use)
@@ -360,8 +470,8 @@ class SparseTable:
         num_shards, ids = len(offsets) - 1, np.concatenate([self._ids_U, ids_U])
         union, inverse, bounds = partition(ids, num_shards, by_id=self.source.by_id)
         index = to_device(torch.from_numpy(inverse), grads.device)
-        assert self.weight.grad is not None, "it isn't the first"
-        both = torch.cat([self.weight.grad, grads])
+        assert self.gradient is not None, "it isn't the first"
+        both = torch.cat([self.gradient, grads])
         shape = (len(union), grads.shape[1])
         if both.device.type == "cpu" and both.dtype == torch.float32:
             total = torch.from_numpy(merge_by_inverse(both.numpy(), inverse, len(union)))
@@ -372,7 +482,7 @@ class SparseTable:
             self._counts = merge_by_inverse(all_counts, inverse, len(union))
         merged = rows.new_empty(shape)
         held = len(self._ids_U)
-        merged[index[:held]] = self.weight.data
+        merged[index[:held]] = self.stepping_rows
         merged[index[held:]] = rows
         self._hold(union, bounds, merged, total)
 
@@ -405,9 +515,7 @@ class SparseTable:
         rows_UD: torch.Tensor,
         grads_UD: torch.Tensor,
     ) -> None:
-        self.weight.grad = None
-        self.weight.data = rows_UD
-        self.weight.grad = grads_UD
+        self._rows_UD, self.gradient = rows_UD, grads_UD
         self._ids_U = ids_U
         self._offsets = offsets
         self.is_stepped = False
@@ -420,8 +528,11 @@ def _host_rows(tensor: torch.Tensor) -> NDArray[np.float32]:
 
 
 def table_of(parameter: torch.Tensor) -> SparseTable | None:
-    """Return the sparse table whose placeholder this parameter is."""
-    return getattr(parameter, "_fleet_table", None)
+    """Return the sparse table whose weight this parameter is; None for any other tensor."""
+    if isinstance(parameter, TableWeight) and parameter.is_trained:
+        table: SparseTable = parameter.table
+        return table
+    return None
 
 
 def tables_of(model: torch.nn.Module) -> dict[str, SparseTable]:

@@ -1,35 +1,53 @@
-"""Count the examples that a model is given: sync weighs workers by them."""
+"""Count the examples whose gradients a step has: sync weighs workers by them."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from paramfleet.telemetry.eager import runs_eagerly
+
 __all__ = ["ExampleCounter"]
 
 
+@dataclass(slots=True)
+class _Forward:
+    """One forward of a watched model."""
+
+    examples: int
+    has_gradient: bool = False
+    """Whether ``backward`` has reached its output."""
+
+    def note_gradient(self, _: torch.Tensor) -> None:
+        """Note that it has."""
+        self.has_gradient = True
+
+
 class ExampleCounter:
-    """Counts the first dimension of the first tensor of each training forward.
+    """Counts the first dimension of the first tensor of each forward that gets a gradient.
 
     Args:
-        on_forward: Called as a training forward begins.
+        on_forward: Called as a forward under autograd begins.
     """
 
     def __init__(self, on_forward: Callable[[], None] = lambda: None) -> None:
         self._on_forward = on_forward
-        self._seen = 0
+        self._forwards: list[_Forward] = []
+        """Since the last ``take``."""
         self._watched: set[int] = set()
 
     def watch(self, model: torch.nn.Module) -> None:
         """Count what this model is given from now on."""
         if id(model) not in self._watched:
             self._watched.add(id(model))
-            model.register_forward_pre_hook(self._count, with_kwargs=True)
+            model.register_forward_pre_hook(self._begin, with_kwargs=True)
+            model.register_forward_hook(self._end)
 
     @property
     def seen(self) -> int:
-        """Examples since the last ``take``; 1 if no watched model saw any."""
-        return self._seen or 1
+        """Examples of forwards since the last ``take``; 1 if no watched model saw any."""
+        return sum(each.examples for each in self._forwards) or 1
 
     @property
     def has_seen(self) -> bool:
@@ -37,31 +55,49 @@ class ExampleCounter:
         return self._seen > 0
 
     def take(self) -> int:
-        """Return the examples since the last call; 1 if no watched model saw any.
+        """Return the examples with gradients since the last call; 1 without any.
 
         With 1 for everybody, sync gives every worker the same weight.
         """
-        seen, self._seen = self.seen, 0
-        return seen
+        forwards, self._forwards = self._forwards, []
+        return sum(each.examples for each in forwards if each.has_gradient) or 1
 
-    def _count(
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Be copied, with a model, as one that counts for nobody."""
+        return ExampleCounter, ()
+
+    @runs_eagerly
+    def _begin(
         self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        if not module.training or not torch.is_grad_enabled():
+        del module
+        if torch.is_grad_enabled():
+            self._on_forward()
+            self._forwards.append(_Forward(_first_dimension([args, kwargs]) or 0))
+
+    @runs_eagerly
+    def _end(self, module: torch.nn.Module, args: Any, result: Any) -> None:
+        del module, args
+        if not (torch.is_grad_enabled() and self._forwards):
             return
-        self._on_forward()
-        self._seen += _first_dimension([args, kwargs]) or 0
+        forward = self._forwards[-1]
+        output = next((each for each in _tensors_in(result) if each.requires_grad), None)
+        if output is None:  # it can't be told: not one of torch's containers
+            forward.has_gradient = not isinstance(result, (torch.Tensor, list, tuple, Mapping))
+        else:
+            output.register_hook(forward.note_gradient)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+
+
+def _tensors_in(batch: Any) -> Iterable[torch.Tensor]:
+    """Yield the tensors in nested containers."""
+    if isinstance(batch, torch.Tensor):
+        yield batch
+    elif isinstance(batch, (Mapping, list, tuple)):
+        for part in batch.values() if isinstance(batch, Mapping) else batch:
+            yield from _tensors_in(part)
 
 
 def _first_dimension(batch: Any) -> int | None:
     """Return the first dimension of the first tensor in nested containers; None without one."""
-    if isinstance(batch, torch.Tensor):
-        return batch.shape[0] if batch.dim() else None
-    parts: Iterable[Any] = ()
-    if isinstance(batch, Mapping):
-        parts = batch.values()
-    elif isinstance(batch, (list, tuple)):
-        parts = batch
-    return next(
-        (found for part in parts if (found := _first_dimension(part)) is not None), None
-    )
+    first = next(iter(_tensors_in(batch)), None)
+    return None if first is None or not first.dim() else first.shape[0]

@@ -16,6 +16,7 @@ import torch
 from paramfleet.nn.embedding import SparseModule
 from paramfleet.nn.views import View, tensors_of
 from paramfleet.tables.embedding_errors import IdError
+from paramfleet.telemetry.eager import runs_eagerly
 from paramfleet.training.modes.prefetching.ahead import Expecting, Wanted
 from paramfleet_shared.tables.rows.batch import RowIds
 
@@ -51,6 +52,7 @@ class _Watched:
         self._asked: list[View] = []
         self._hooks: list[Any] = []
 
+    @runs_eagerly
     def begin(
         self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
@@ -66,6 +68,7 @@ class _Watched:
             if len(asked) > 1:  # a single one is pulled by its lookup as well
                 mode.expect([wanted for _, wanted in asked])
 
+    @runs_eagerly
     def end(self, model: torch.nn.Module, args: Any, result: Any) -> None:
         """Forget what wasn't looked up, and don't ask for it again."""
         del model, args, result
@@ -109,7 +112,7 @@ class _Watched:
                 unique, _, offsets = view.module.expect(ids)[0]
             except IdError:  # the lookup will say so
                 continue
-            yield view, Wanted(view.module.table, RowIds(unique, offsets), view.module.learns)
+            yield view, Wanted(view.module.table, RowIds(unique, offsets), view.module.creates)
 
 
 def _nobody() -> None:

@@ -201,6 +201,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if mode.name == "local":
             self._mode = self._local()
             self._let_passes_evict(self._mode)
+            self._let_weights_write()
             times.begin()
 
     def bind(self, mode: Mode, staleness: Staleness) -> None:
@@ -208,6 +209,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._mode = mode
         self._let_passes_evict(mode)
         self.tables = mode.tables or self.tables
+        self._let_weights_write()
         self._staleness = staleness
         self.is_finished = False
         if self.guard is not None:
@@ -218,6 +220,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def _let_passes_evict(self, mode: Mode) -> None:
         if mode.passes is not None:
             mode.passes.eviction = self._looks
+
+    def _let_weights_write(self) -> None:
+        for table, _ in self.tables.sparse:
+            table.write = self.write_rows
 
     def finish(self) -> None:
         """End the training of this worker, as ``fleet.finish_training`` promises."""
@@ -371,7 +377,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         else:
             self.running.skip()
         for table, _ in self.tables.sparse:
-            table.is_stepped = True
+            table.end_step()
         self._end_step(count)
         return returned
 

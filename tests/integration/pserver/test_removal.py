@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from paramfleet.tables.exchange_rows import received_ids, removed_ids
 from paramfleet.tables.replica import RowReplica
 from paramfleet.tables.row_store import RowStore
+from paramfleet.training.modes.geo.exchange_rows import received_ids, removed_ids
 from paramfleet_pserver.api.answers import described
 from paramfleet_pserver.commands.machine import Machine
 from paramfleet_pserver.commands.records import Exchange, Leave, Make, Remove

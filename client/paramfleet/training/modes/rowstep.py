@@ -159,7 +159,9 @@ class RowStepper:
             weight.grad, self._hidden = self._hidden, None
             return
         slots, self._lent = self._lent, None
-        self.store.values[slots] = to_host(weight, dtype=torch.float32).numpy()
+        rows, weight.is_lent = weight.memory, False
+        weight.set_memory(rows.new_empty((0, rows.shape[1])))
+        self.store.values[slots] = to_host(rows, dtype=torch.float32).numpy()
         state = self._optimizer.state[weight]
         for name in self._first.keys() - {SEEN.name}:
             self.store.column(name)[slots] = to_host(state[name], dtype=torch.float32).numpy()
@@ -270,13 +272,13 @@ class RowStepper:
         weight = self.table.weight
         grads, weight.grad = weight.grad, None
         if grads is None or len(grads) != len(slots):  # some ids weren't admitted
-            grads = _like(weight, pending.values)
-        weight.data = _like(weight, self.store.values[slots])
-        weight.grad = grads
+            grads = _like(self.table, pending.values)
+        weight.set_memory(_like(self.table, self.store.values[slots]))
+        self.table.gradient, weight.is_lent = grads, True
         state = self._optimizer.state[weight]
         if state or self._num_steps:
             for name in self._first.keys() - {SEEN.name}:
-                state[name] = _like(weight, self.store.column(name)[slots])
+                state[name] = _like(self.table, self.store.column(name)[slots])
             if self._counts_steps is not None:
                 state["step"] = self._counts_steps(self._num_steps)
         self._lent = slots
@@ -295,9 +297,9 @@ def forget_states(
             optimizer.state.pop(parameter, None)
 
 
-def _like(weight: torch.Tensor, rows: NDArray[np.float32]) -> torch.Tensor:
-    """Return rows as a tensor of the weight's device and type."""
-    return to_device(torch.from_numpy(rows), weight.device, dtype=weight.dtype)
+def _like(table: SparseTable, rows: NDArray[np.float32]) -> torch.Tensor:
+    """Return rows as a tensor of the table's device and type."""
+    return to_device(torch.from_numpy(rows), table.device, dtype=table.dtype)
 
 
 def step_rows(
@@ -309,7 +311,12 @@ def step_rows(
         The slots that each stepper's rows live in; None where nothing was pending.
     """
     stepped = [stepper.begin() for stepper in steppers]
-    optimizer.step()
+    try:
+        optimizer.step()
+    except BaseException:
+        for stepper in steppers:
+            stepper.table.weight.is_lent = False
+        raise
     for stepper in steppers:
         stepper.end()
     return stepped

@@ -214,13 +214,6 @@ def test_whole_numbers_of_numpy_are_taken() -> None:
     assert made(torch.tensor([0, 1])).shape == (2, 4)
 
 
-def test_a_placeholder_stays_out_of_the_state_dict() -> None:
-    model = torch.nn.Sequential(fleet.nn.Embedding(5, 2, name="x"), torch.nn.Linear(2, 1))
-
-    assert set(model.state_dict()) == {"1.weight", "1.bias"}
-    model.load_state_dict(model.state_dict())
-
-
 def test_modules_of_one_name_share_rows_and_gradients(session: Session) -> None:
     class Both(torch.nn.Module):
         def __init__(self) -> None:
@@ -466,16 +459,23 @@ def test_zero_grad_lets_the_rows_of_the_batch_go(session: Session) -> None:
 )
 def test_a_batchs_examples_are_counted_in_any_container(batch: Any, examples: int) -> None:
     class Model(torch.nn.Module):
-        def forward(self, batch: Any) -> None:
-            del batch
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.ones(()))
 
-    counter, model = ExampleCounter(), Model()
+        def forward(self, batch: Any) -> torch.Tensor:
+            del batch
+            return self.scale * 2
+
+    counter, model = ExampleCounter(), Model().eval()
     counter.watch(model)
 
+    model(batch).backward()
+    assert counter.take() == examples, "the mode of a module doesn't matter"
     model(batch)
-    assert counter.take() == examples
-    model.eval()(batch)
-    assert counter.take() == 1, "evaluation doesn't count"
+    with torch.no_grad():
+        model(batch)
+    assert counter.take() == 1, "a forward without a gradient doesn't count"
 
 
 def test_a_not_finite_gradient_changes_nothing(session: Session) -> None:

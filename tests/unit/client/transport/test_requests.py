@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paramfleet.tables.exchange_rows import received_ids
+from paramfleet.training.modes.geo.exchange_rows import received_ids
 from paramfleet.transport.requests import Read, ReadPlan, Write, dense_slice, write_messages
 from paramfleet_shared.discovery.placement import Placement
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message

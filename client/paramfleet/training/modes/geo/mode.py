@@ -17,7 +17,6 @@ from typing_extensions import override
 from paramfleet.config.strategy import TrainingMode
 from paramfleet.tables.dense_parameters import named_in
 from paramfleet.tables.error_feedback import sent_and_lost
-from paramfleet.tables.exchange_rows import received_ids, refused_ids, removed_ids
 from paramfleet.tables.replica import DenseReplica, RowReplica
 from paramfleet.tables.row_store import RowStore, spec_of
 from paramfleet.tables.sparse import SparseTable
@@ -46,6 +45,7 @@ from paramfleet.training.modes.geo.counted import (
     with_marks,
 )
 from paramfleet.training.modes.geo.deltas import Delta, Received, ReceivedRows, divided
+from paramfleet.training.modes.geo.exchange_rows import received_ids, refused_ids, removed_ids
 from paramfleet.training.modes.geo.in_place import GeoInPlace
 from paramfleet.training.modes.geo.periods import Periods
 from paramfleet.training.modes.geo.powers import HALF, Powers, powers_at

@@ -46,7 +46,7 @@ class Pair:
         """Step with gradients, [n, D] or one number for all."""
         gradient = np.broadcast_to(gradients, (len(ids), DIM)).astype(np.float32)
         unique, inverse, offsets = partition(ids, 1)
-        rows = self.table.rows(unique, offsets, training=True)
+        rows = self.table.rows(unique, offsets)
         (rows[torch.from_numpy(inverse)] * torch.from_numpy(gradient)).sum().backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         whole = torch.zeros(NUM_IDS, DIM).index_add_(
             0, torch.from_numpy(ids), torch.from_numpy(gradient)
