@@ -207,9 +207,6 @@ class SparseTable:
         self.kept_as = kept_as
         self.eviction = NO_EVICTION
         """Which of its rows go; ``retain`` says so."""
-        self.first_rows: list[tuple[NDArray[np.int64], NDArray[np.float32]]] = []
-        """Ids int64 [n] and values float32 [n, D] that were written before there were rows, in
-        their order: the rows begin with them."""
         like = torch.empty(0, dim - self.num_counts)
         self.device, self.dtype = like.device, like.dtype
         """Of rows, as the model gets them."""

@@ -51,8 +51,8 @@ class ExampleCounter:
 
     @property
     def has_seen(self) -> bool:
-        """Whether a watched model was called since the last ``take``."""
-        return self._seen > 0
+        """Whether a forward since the last ``take`` has its gradient."""
+        return any(each.has_gradient for each in self._forwards)
 
     def take(self) -> int:
         """Return the examples with gradients since the last call; 1 without any.
@@ -98,6 +98,5 @@ def _tensors_in(batch: Any) -> Iterable[torch.Tensor]:
 
 
 def _first_dimension(batch: Any) -> int | None:
-    """Return the first dimension of the first tensor in nested containers; None without one."""
-    first = next(iter(_tensors_in(batch)), None)
-    return None if first is None or not first.dim() else first.shape[0]
+    """Return the first dimension of the first tensor that has one; None without any."""
+    return next((each.shape[0] for each in _tensors_in(batch) if each.dim()), None)
