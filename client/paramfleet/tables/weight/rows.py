@@ -9,7 +9,7 @@ Shape legend: N = ``num_embeddings``, D = row width, n = ids of a call.
 
 import copy
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 
 from paramfleet.tables.devices import to_device, to_host
 from paramfleet_shared.errors import ContractError
-from paramfleet_shared.tables.partition import Partitioned
 from paramfleet_shared.tables.spec import InitializerSpec
+
+if TYPE_CHECKING:
+    from paramfleet_shared.tables.partition import Partitioned
 
 __all__ = [
     "MAX_WHOLE_VALUES",
@@ -103,7 +105,7 @@ class Rows(Protocol):
         """Return rows of this process as they are before any was trained."""
         ...
 
-    def partition(self, ids: NDArray[np.int64]) -> Partitioned:
+    def partition(self, ids: NDArray[np.int64]) -> "Partitioned":
         """Return ids as ``rows`` takes them."""
         ...
 
