@@ -28,14 +28,14 @@ hypothesis.settings.load_profile("untimed")
 
 # What a shell may have set for jobs of its own; tests expect settings that nobody has set.
 OF_JOBS = ("PARAMFLEET_", "PADDLE_", "TRAINING_ROLE", "POD_IP")
-KEPT = "PARAMFLEET_DATA"
+KEPT = frozenset({"PARAMFLEET_DATA", "PARAMFLEET_PADDLEREC"})
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keep nothing that our starter left to us, and end with it if it distributes the tests."""
     _take_signals()
     for name in read_environment():
-        if name.startswith(OF_JOBS) and name != KEPT:
+        if name.startswith(OF_JOBS) and name not in KEPT:
             del os.environ[name]  # noqa: TID251 - what every test reads
     if hasattr(config, "workerinput"):  # pytest-xdist started us
         tie(os.getppid())

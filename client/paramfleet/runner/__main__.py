@@ -9,9 +9,9 @@ import click
 
 import paramfleet as fleet
 from paramfleet.config.plans.checkpoints import named_folder
-from paramfleet.runner.config.configuration import RawConfig, read_config
+from paramfleet.runner.config.configuration import RawConfig, left_out_note, read_config
 from paramfleet.runner.config.paddle_optimizers import optimizer_note
-from paramfleet.runner.folders import load_model_class
+from paramfleet.runner.folders import read_model
 from paramfleet.runner.inference import infer
 from paramfleet.runner.models.model import Model
 from paramfleet.runner.online.trainer import train_by_days
@@ -108,13 +108,12 @@ def _told(name: str, work: Work, path: Path, options: tuple[str, ...]) -> None:
         JobFailedError: if another member of the job failed.
     """
     try:
-        raw = read_config(path, options)
-        cls = load_model_class(raw)
-        config = raw.read_as(cls.parameters)
-        note = optimizer_note(config)
-        if note and fleet.worker_index() == 0:
-            echo(f"paramfleet {name}: {note}", err=True)
-        outcome = work(cls(config), SystemClock())
+        model = read_model(path, options)
+        notes = [optimizer_note(model.config), left_out_note(model.config)]
+        if fleet.worker_index() == 0:
+            for note in filter(None, notes):
+                echo(f"paramfleet {name}: {note}", err=True)
+        outcome = work(model, SystemClock())
     except ContractError as error:
         raise click.UsageError(str(error)) from error
     except JobFailedError:

@@ -7,23 +7,97 @@ import contextlib
 import importlib
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from paramfleet.data.reading.paddlerec import PADDLE_NAMES
-from paramfleet.runner.config.configuration import Config, RawConfig
-from paramfleet.runner.config.errors import ModelFolderError
+from paramfleet.runner.config.configuration import Config, RawConfig, read_config
+from paramfleet.runner.config.errors import ModelFolderError, Problems, collecting, raise_all
 from paramfleet.runner.config.parameter_classes import as_folder_error, check_parameters
 from paramfleet.runner.models.model import Model
 
-__all__ = ["import_module", "import_reader", "load_model_class", "load_reader"]
+__all__ = ["import_module", "import_reader", "load_model_class", "load_reader", "read_model"]
+
+_ZOO = frozenset({
+    "match/dssm", "multitask/esmm", "multitask/mmoe", "multitask/ple", "rank/autoint",
+    "rank/dcn_v2", "rank/deepfm", "rank/din", "rank/dlrm", "rank/dnn",
+    "rank/logistic_regression", "rank/wide_deep", "rank/xdeepfm", "recall/mind", "recall/ncf",
+    "recall/word2vec",
+})  # fmt: skip
+"""Folders below ``models/`` of paramfleet's repository."""
+
+_PADDLE_MODELS = ("dygraph_model.py", "static_model.py")
 
 _FOR_PADDLE = (
     "it imports paddle ({what}); models are torch's here, and readers find the names that "
     "docs/migrating-from-paddle.md lists"
 )
+
+
+def read_model(path: Path, options: Sequence[str] = ()) -> Model[Any]:
+    """Return the model of a folder, with its configuration.
+
+    Everything that is wrong with keys, modules and readers is in one error.
+
+    Args:
+        path: The YAML file.
+        options: Words ``key=value`` that replace its values.
+
+    Raises:
+        ContractError: the only thing that is wrong.
+        RefusedConfigError: if several things are.
+    """
+    problems: Problems = []
+    raw = read_config(path, options, problems)
+    found: list[Model[Any]] = []
+    with collecting(problems):
+        _require_model(raw)
+        cls = load_model_class(raw)
+        config = raw.read_as(cls.parameters, problems)
+        if not problems:
+            found.append(cls(config))
+    with collecting(problems):
+        _require_reader(raw)
+    raise_all(str(raw.path), problems)
+    return found[0]
+
+
+def _require_model(raw: RawConfig) -> None:
+    """See that there is a model, and that it isn't Paddle's.
+
+    Raises:
+        ModelFolderError: if not; it names the one of ``models/`` with this network.
+    """
+    path = _file(raw.modules / raw.runner.model_path)
+    folder = raw.path.parent
+    theirs = [name for name in _PADDLE_MODELS if (folder / name).is_file()]
+    if (path.is_file() and path.name not in _PADDLE_MODELS) or not theirs:
+        return
+    name = f"{folder.parent.name}/{folder.name}"
+    rule = f"{' and '.join(theirs)} are Paddle's: write model.py for torch"
+    if name in _ZOO:
+        rule = (
+            f"{' and '.join(theirs)} are Paddle's; models/{name} of paramfleet's repository "
+            f"has this network: -o runner.model_path=/path/of/models/{name}/model"
+        )
+    raise ModelFolderError(path=str(path), rule=rule)
+
+
+def _require_reader(raw: RawConfig) -> None:
+    """See that there is a module of a reader where the type of reader needs one.
+
+    Raises:
+        ModelFolderError: if not.
+    """
+    runner = raw.runner
+    if runner.reader_type not in {"RecDataset", "DataLoader"}:
+        return
+    path = _file(raw.modules / runner.train_reader_path)
+    if not path.is_file():
+        rule = "there is no such reader; runner.train_reader_path names it"
+        raise ModelFolderError(path=str(path), rule=rule)
 
 
 def import_module(path: Path) -> ModuleType:

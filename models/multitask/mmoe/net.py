@@ -23,6 +23,9 @@ NUM_TASKS = 2
 class MmoeParameters(HyperParameters):
     """Sizes."""
 
+    feature_size: int = 0
+    """Numbers of a sample, as PaddleRec's reader yields them; 0 for ids."""
+
     embedding_dim: int = 4
     """Floats in the vector of a value."""
 
@@ -46,10 +49,12 @@ class Mmoe(torch.nn.Module):
 
     def __init__(self, hyper: MmoeParameters, *, seed: int) -> None:
         super().__init__()
-        width = NUM_FIELDS * hyper.embedding_dim
-        self.embedding = fleet.nn.Embedding(
-            1 << 12, hyper.embedding_dim, initializer=fleet.nn.normal(std=0.1), seed=seed
-        )
+        width = hyper.feature_size or NUM_FIELDS * hyper.embedding_dim
+        self.embedding = None
+        if not hyper.feature_size:
+            self.embedding = fleet.nn.Embedding(
+                1 << 12, hyper.embedding_dim, initializer=fleet.nn.normal(std=0.1), seed=seed
+            )
         self.experts = torch.nn.ModuleList(
             tower(width, hyper.expert_size) for _ in range(hyper.expert_num)
         )
@@ -69,9 +74,9 @@ class Mmoe(torch.nn.Module):
         """Return a logit a task, float32 [B, tasks].
 
         Args:
-            ids: int64 [B, fields].
+            ids: int64 [B, fields]; with feature_size numbers, float32 [B, numbers].
         """
-        inputs = self.embedding(ids).flatten(1)
+        inputs = ids if self.embedding is None else self.embedding(ids).flatten(1)
         said = torch.stack([expert(inputs) for expert in self.experts], dim=1)
         logits = []
         for gate, own in zip(self.gates, self.towers, strict=True):

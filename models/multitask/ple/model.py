@@ -22,6 +22,9 @@ class Model(runner.Model[PleParameters]):
 
     @override
     def create_feeds(self, batch: Sequence[torch.Tensor]) -> runner.Feeds:
+        if self.hyper.feature_size:  # PaddleRec's reader
+            numbers, income, marital = batch
+            return runner.Feeds((numbers,), torch.cat([income, marital], dim=1).float())
         labels, ids = batch
         return runner.Feeds((ids,), labels.float())
 

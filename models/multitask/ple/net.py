@@ -34,6 +34,9 @@ class PleParameters(HyperParameters):
         SettingError: if a value is outside its documented range.
     """
 
+    feature_size: int = 0
+    """Numbers of a sample, as PaddleRec's reader yields them; 0 for ids."""
+
     num_field: int = 39
     """Ids of a sample."""
 
@@ -130,10 +133,12 @@ class Ple(torch.nn.Module):
 
     def __init__(self, hyper: PleParameters, *, seed: int) -> None:
         super().__init__()
-        width = hyper.num_field * hyper.embedding_dim
-        self.embedding = fleet.nn.Embedding(
-            1 << 12, hyper.embedding_dim, initializer=fleet.nn.normal(std=0.1), seed=seed
-        )
+        width = hyper.feature_size or hyper.num_field * hyper.embedding_dim
+        self.embedding = None
+        if not hyper.feature_size:
+            self.embedding = fleet.nn.Embedding(
+                1 << 12, hyper.embedding_dim, initializer=fleet.nn.normal(std=0.1), seed=seed
+            )
         widths = [width] + [hyper.expert_size] * (hyper.level_number - 1)
         self.levels = torch.nn.ModuleList(
             Level(each, hyper, is_last=number == hyper.level_number)
@@ -152,9 +157,10 @@ class Ple(torch.nn.Module):
         """Return a logit a task, float32 [B, tasks].
 
         Args:
-            ids: int64 [B, fields].
+            ids: int64 [B, fields]; with feature_size numbers, float32 [B, numbers].
         """
-        outputs = [self.embedding(ids).flatten(1)] * (NUM_TASKS + 1)
+        inputs = ids if self.embedding is None else self.embedding(ids).flatten(1)
+        outputs = [inputs] * (NUM_TASKS + 1)
         for level in self.levels:
             outputs = level(outputs)
         pairs = zip(self.towers, outputs, strict=True)

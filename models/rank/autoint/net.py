@@ -42,6 +42,15 @@ class AutoIntParameters(CtrParameters):
     use_wide: bool = True
     """Whether there is a linear part."""
 
+    num_field: int = 0
+    """Pairs of an id and a value, as PaddleRec's reader has them; 0 for slots and numbers."""
+
+    feature_number: int = 0
+    """sparse_feature_number of pairs."""
+
+    embedding_dim: int = 0
+    """sparse_feature_dim of pairs; 0 for that."""
+
     def __post_init__(self) -> None:
         CtrParameters.__post_init__(self)
         check_ranges(self, _RANGES)
@@ -103,6 +112,10 @@ class AutoInt(torch.nn.Module):
         super().__init__()
         dim, slots = hyper.sparse_feature_dim, hyper.sparse_inputs_slots - 1
         numbers, hint = hyper.dense_input_dim, hyper.sparse_feature_number
+        self.has_values = bool(hyper.num_field)
+        if self.has_values:
+            dim, hint = hyper.embedding_dim or dim, hyper.feature_number or hint
+            slots, numbers = hyper.num_field, 0
         self.embedding = fleet.nn.Embedding(
             hint, dim, padding_idx=NO_ID, initializer=fleet.nn.normal(std=0.03), seed=seed
         )
@@ -121,7 +134,7 @@ class AutoInt(torch.nn.Module):
             self.first_ids = fleet.nn.EmbeddingBag(
                 hint, 1, padding_idx=NO_ID, mode="sum", initializer=fleet.nn.constant(0.0)
             )
-            self.first_dense = torch.nn.Linear(numbers, 1)
+            self.first_dense = torch.nn.Linear(max(1, numbers), 1)
 
     @override
     def forward(self, ids: torch.Tensor, dense: torch.Tensor) -> torch.Tensor:
@@ -129,14 +142,20 @@ class AutoInt(torch.nn.Module):
 
         Args:
             ids: int64 [B, slots], or [B, slots, ids] with NO_ID where a slot has fewer.
-            dense: float32 [B, numbers].
+            dense: float32 [B, numbers]; with num_field the value of each id.
         """
-        scaled = dense.unsqueeze(2) * self.dense_vectors
-        vectors = torch.cat([slot_sums(self.embedding(ids)), scaled], dim=1)
+        looked_up = slot_sums(self.embedding(ids))
+        if self.has_values:
+            vectors = looked_up * dense.unsqueeze(2)
+        else:
+            vectors = torch.cat([looked_up, dense.unsqueeze(2) * self.dense_vectors], dim=1)
         features = self.attention(vectors).flatten(1)
         if self.deep is not None:
             features = torch.cat([features, self.deep(vectors.flatten(1))], dim=1)
         logits: torch.Tensor = self.out(features)
-        if self.use_wide:
+        if self.use_wide and self.has_values:
+            weighted = self.first_ids(ids, per_sample_weights=dense)
+            logits = logits + weighted + self.first_dense(torch.zeros_like(dense[:, :1]))
+        elif self.use_wide:
             logits = logits + self.first_ids(ids.flatten(1)) + self.first_dense(dense)
         return logits.squeeze(1)

@@ -1,12 +1,22 @@
 """One weight an id and one a number."""
 
+from dataclasses import dataclass
+
 import torch
 from typing_extensions import override
 
 import paramfleet as fleet
 from paramfleet.runner import NO_ID, CtrParameters
 
-__all__ = ["LogisticRegression"]
+__all__ = ["LogisticRegression", "LrParameters"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LrParameters(CtrParameters):
+    """Those of pairs of an id and a value, beside the sizes of all models of clicks."""
+
+    num_field: int = 0
+    """Pairs of a sample, as PaddleRec's reader yields them; 0 for slots and numbers."""
 
 
 class LogisticRegression(torch.nn.Module):
@@ -17,8 +27,9 @@ class LogisticRegression(torch.nn.Module):
         seed: Unused by weights that start at 0; every network of the zoo is given one.
     """
 
-    def __init__(self, hyper: CtrParameters, *, seed: int) -> None:
+    def __init__(self, hyper: LrParameters, *, seed: int) -> None:
         super().__init__()
+        self.has_values = bool(hyper.num_field)
         self.ids = fleet.nn.EmbeddingBag(
             hyper.sparse_feature_number,
             1,
@@ -27,7 +38,7 @@ class LogisticRegression(torch.nn.Module):
             initializer=fleet.nn.constant(0.0),
             seed=seed,
         )
-        self.dense = torch.nn.Linear(hyper.dense_input_dim, 1)
+        self.dense = torch.nn.Linear(1 if self.has_values else hyper.dense_input_dim, 1)
 
     @override
     def forward(self, ids: torch.Tensor, dense: torch.Tensor) -> torch.Tensor:
@@ -35,7 +46,10 @@ class LogisticRegression(torch.nn.Module):
 
         Args:
             ids: int64 [B, slots], or [B, slots, ids] with NO_ID where a slot has fewer.
-            dense: float32 [B, numbers].
+            dense: float32 [B, numbers]; with num_field the value of each id.
         """
+        if self.has_values:
+            weighted: torch.Tensor = self.ids(ids, per_sample_weights=dense)
+            return (weighted + self.dense(torch.zeros_like(dense[:, :1]))).squeeze(1)
         logits: torch.Tensor = self.ids(ids.flatten(1)) + self.dense(dense)
         return logits.squeeze(1)

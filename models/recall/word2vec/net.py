@@ -51,6 +51,24 @@ class Word2VecParameters(HyperParameters):
     vocabulary_save_path: str = ""
     """Where worker 0 writes the vocabulary; ``paramfleet export`` takes it for names."""
 
+    sparse_feature_dim: int = 0
+    """PaddleRec's name of embedding_dim, which it replaces unless it is 0."""
+
+    window_size: int = 0
+    """PaddleRec's name of window, as well."""
+
+    neg_num: int = 0
+    """PaddleRec's name of negatives, as well."""
+
+    def __post_init__(self) -> None:
+        for name, theirs in (
+            ("embedding_dim", self.sparse_feature_dim),
+            ("window", self.window_size),
+            ("negatives", self.neg_num),
+        ):
+            if theirs:
+                object.__setattr__(self, name, theirs)
+
 
 class SkipGram(torch.nn.Module):
     """Rows of words, and rows of the targets that they are to predict.

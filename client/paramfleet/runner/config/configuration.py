@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from paramfleet.runner.config.entries import (
     Entry,
@@ -13,20 +13,30 @@ from paramfleet.runner.config.entries import (
     read_options,
     with_days,
 )
-from paramfleet.runner.config.errors import ConfigError, FeatureNotHereError, UnknownKeyError
+from paramfleet.runner.config.errors import (
+    ConfigError,
+    FeatureNotHereError,
+    Problems,
+    UnknownKeyError,
+    collecting,
+    raise_all,
+)
 from paramfleet.runner.config.filling import fill, require_known, without_field
-from paramfleet.runner.config.not_here import NOT_HERE, SYNC_MODES_NOT_HERE
-from paramfleet.runner.config.own_keys import keys_of_folders
+from paramfleet.runner.config.not_here import NOT_HERE, NOT_READ, SYNC_MODES_NOT_HERE
+from paramfleet.runner.config.own_keys import Modules, keys_of
 from paramfleet.runner.config.settings import HyperParameters, RunnerSettings
 from paramfleet.runner.config.table_parameters import SECTION as TABLES
 from paramfleet.runner.config.table_parameters import table_parameters_of
 from paramfleet_shared.values.texts import shown
 
-__all__ = ["Config", "RawConfig", "read_config"]
+__all__ = ["Config", "RawConfig", "left_out_note", "read_config"]
 
 P = TypeVar("P", bound=HyperParameters)
 
 SECTIONS = ("runner", "hyper_parameters", TABLES)
+
+_FEW = 3
+"""Keys outside of the sections that may be mistakes."""
 
 CLASS_KEY = "optimizer.class"
 """PaddleRec's name for ``optimizer.name``, a word that no field can have."""
@@ -64,6 +74,9 @@ class Config(Generic[P]):
     tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Of ``table_parameters``: the keys of tables that have an accessor, by their names."""
 
+    left_out: Sequence[str] = ()
+    """Keys of PaddleRec's that nothing here reads, each with its place."""
+
     def path_of(self, name: str) -> Path:
         """Return a path of the configuration, made absolute."""
         return (self.folder / Path(name).expanduser()).resolve()
@@ -96,6 +109,14 @@ class Config(Generic[P]):
         return name in self.given or any(each.startswith(f"{name}.") for each in self.given)
 
 
+def left_out_note(config: Config[Any]) -> str | None:
+    """Return which keys are left out, for the terminal; None if there are none."""
+    if not config.left_out:
+        return None
+    keys = ", ".join(config.left_out).replace(f"({config.path}, ", "(")
+    return f"warning: {config.path}: neither the model nor a reader reads these keys: {keys}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class RawConfig:
     """A configuration whose model isn't known yet: its hyper parameters aren't read."""
@@ -110,111 +131,178 @@ class RawConfig:
     """Of ``runner``: what only the model's modules read, by dotted key."""
     given: Collection[str]
     """Dotted keys that the YAML or ``-o`` has."""
-    folders: Collection[Path]
+    sources: Modules
     """Where modules may lie that read keys."""
     tables: Mapping[str, Mapping[str, Any]]
     """As of ``Config``."""
+    left_out: Sequence[str] = ()
+    """Those of ``runner``."""
 
     def path_of(self, name: str) -> Path:
         """Return a path of the configuration, made absolute."""
         return (self.folder / Path(name).expanduser()).resolve()
 
-    def read_as(self, cls: type[P]) -> Config[P]:
+    def read_as(self, cls: type[P], problems: Problems | None = None) -> Config[P]:
         """Return the whole configuration, with hyper parameters of the model's class.
 
         A key that the class has no field for is the model's own, if a module of its folder
         reads it.
+
+        Args:
+            cls: The class.
+            problems: Gets what is wrong, instead of the first error.
 
         Raises:
             UnknownKeyError: if the class has no field for a key, and no module reads it.
             ConfigError: if a value isn't of its field's type, or breaks its rule.
         """
         prefix = "hyper_parameters"
-        entries, own, also_known = _split(cls, self.entries, prefix, self.folders)
+        parts = _split(cls, self.entries, prefix, self.sources)
         return Config(
             path=self.path,
             folder=self.folder,
             modules=self.modules,
             runner=self.runner,
-            hyper_parameters=fill(cls, entries, prefix=prefix, also_known=also_known),
-            own={**self.own, **own},
+            hyper_parameters=fill(
+                cls, parts.fields, prefix=prefix, also_known=parts.read, problems=problems
+            ),
+            own={**self.own, **parts.own},
             given=self.given,
             tables=self.tables,
+            left_out=(*self.left_out, *parts.left_out),
         )
 
 
-def read_config(path: Path, options: Sequence[str] = ()) -> RawConfig:
+def read_config(
+    path: Path, options: Sequence[str] = (), problems: Problems | None = None
+) -> RawConfig:
     """Read a YAML file, and put the ``key=value`` words of ``-o`` over it.
+
+    Args:
+        path: The file.
+        options: The words.
+        problems: Gets what is wrong with keys, instead of an error; what is returned then has
+            defaults in their place.
 
     Raises:
         ConfigError: if the file can't be read, or a value isn't what its key takes.
         UnknownKeyError: if nothing reads a key; it names the nearest.
         FeatureNotHereError: if a key asks for what isn't here.
+        RefusedConfigError: if there are several of these: it has all.
     """
-    path = path.absolute()
+    found: Problems = []
+    raw = _read(path.absolute(), options, found)
+    if problems is None:
+        raise_all(str(raw.path), found)
+    else:
+        problems += found
+    return raw
+
+
+def _read(path: Path, options: Sequence[str], problems: Problems) -> RawConfig:
+    """Return a configuration; what is wrong with its keys is in ``problems``.
+
+    Raises:
+        ConfigError: if the file can't be read.
+    """
     entries = {**with_days(read_entries(path)), **with_days(read_options(options))}
+    outside = [key for key in entries if key.partition(".")[0] not in {*SECTIONS, "workspace"}]
+    if len(outside) > _FEW:
+        named = ", ".join(outside[:_FEW])
+        rule = (
+            f"{len(outside)} keys are in no section ({named}, ...): it is for another program"
+        )
+        problems.append(ConfigError(where=str(path), key="the file", value="", rule=rule))
+        entries = {key: each for key, each in entries.items() if key not in outside}
     for key, entry in entries.items():
-        _check_section(key, entry)
+        with collecting(problems):
+            _check_section(key, entry)
     below_runner = nested(entries, "runner")
     mode = below_runner.get("sync_mode")
     if mode is not None and mode.value in SYNC_MODES_NOT_HERE:
         remedy = SYNC_MODES_NOT_HERE[mode.value]
-        raise FeatureNotHereError(where=mode.where, key="runner.sync_mode", remedy=remedy)
+        problems.append(
+            FeatureNotHereError(where=mode.where, key="runner.sync_mode", remedy=remedy)
+        )
+        del below_runner["sync_mode"]
     workspace = entries.get("workspace")
     folder = _workspace(path, workspace)
     modules = _modules(path, folder, below_runner.get("model_path"))
-    folders = _folders(path, modules, below_runner)
-    fields, own, also_known = _split(
-        RunnerSettings, below_runner, "runner", folders, not_here=NOT_HERE
-    )
+    sources = _sources(path, modules, below_runner)
+    parts = _split(RunnerSettings, below_runner, "runner", sources, not_here=NOT_HERE)
+    tables: Mapping[str, Mapping[str, Any]] = {}
+    with collecting(problems):
+        tables = table_parameters_of(nested(entries, TABLES))
     return RawConfig(
         path=path,
         folder=folder,
         modules=modules,
         runner=fill(
-            RunnerSettings, fields, prefix="runner", not_here=NOT_HERE, also_known=also_known
+            RunnerSettings,
+            parts.fields,
+            prefix="runner",
+            not_here=NOT_HERE,
+            also_known=parts.read,
+            problems=problems,
         ),
         entries=_with_class(nested(entries, "hyper_parameters")),
-        own=own | ({"workspace": workspace.value} if workspace else {}),
+        own={**parts.own, **({"workspace": workspace.value} if workspace else {})},
         given={_named(key) for key in entries},
-        folders=folders,
-        tables=table_parameters_of(nested(entries, TABLES)),
+        sources=sources,
+        tables=tables,
+        left_out=parts.left_out,
     )
+
+
+class _Parts(NamedTuple):
+    """The entries of a section, by who reads them."""
+
+    fields: dict[str, Entry]
+    """For ``fill``."""
+    own: dict[str, Any]
+    """Values that only modules read, or nobody, by full key."""
+    read: Collection[str]
+    """Full keys that modules read."""
+    left_out: Sequence[str]
+    """Keys of PaddleRec's that nothing here reads, each with its place."""
 
 
 def _split(
     cls: type[Any],
     entries: Mapping[str, Entry],
     prefix: str,
-    folders: Collection[Path],
+    sources: Modules,
     *,
     not_here: Collection[str] = (),
-) -> tuple[dict[str, Entry], dict[str, Any], Collection[str]]:
+) -> _Parts:
     """Part what the fields of a class take from what modules read by themselves.
 
     Args:
         cls: The settings class.
         entries: By key, without the prefix.
         prefix: The section.
-        folders: Whose modules may read keys; looked into only where a key has no field.
+        sources: Where modules are that read keys; looked into only where a key has no field.
         not_here: Keys that have no field, and that ``fill`` refuses by name where they ask
             for something.
-
-    Returns:
-        The entries for ``fill``; the values that only modules read, by full key; the full
-        keys that they read.
 
     Raises:
         ConfigError: if a value of ``-o`` isn't YAML.
     """
     left = without_field(cls, entries)
     refused = {key for key in left if key in not_here or key.partition(".")[0] in not_here}
-    read = keys_of_folders(folders) if left.keys() - refused else frozenset()
-    own = {key: each for key, each in left.items() if f"{prefix}.{key}" in read}
-    fields = {key: each for key, each in entries.items() if key in refused or key not in own}
-    own |= {key: left[key] for key in refused}  # fill leaves those that ask for nothing
-    values = {f"{prefix}.{k}": free_value(each, f"{prefix}.{k}") for k, each in own.items()}
-    return fields, values, read
+    read, unused = frozenset[str](), frozenset[str]()
+    if left.keys() - refused:
+        read, unused = keys_of(sources)
+    names = {key: f"{prefix}.{key}" for key in left}
+    own = {key for key, name in names.items() if name in read}
+    idle = {key for key, name in names.items() if name in NOT_READ | unused} - own
+    fields = {
+        key: each for key, each in entries.items() if key in refused or key not in own | idle
+    }
+    own |= refused | idle  # fill leaves those refused that ask for nothing
+    values = {names[key]: free_value(left[key], names[key]) for key in left if key in own}
+    left_out = [f"{names[key]} ({left[key].where})" for key in left if key in idle]
+    return _Parts(fields, values, read, left_out)
 
 
 def _check_section(key: str, entry: Entry) -> None:
@@ -256,11 +344,26 @@ def _modules(path: Path, workspace: Path, entry: Entry | None) -> Path:
     return workspace if file.is_file() else path.parent
 
 
-def _folders(path: Path, modules: Path, runner: Mapping[str, Entry]) -> list[Path]:
-    """Return the folders of the modules of a configuration, each once."""
-    keys = ("model_path", "train_reader_path", "infer_reader_path")
-    named = [modules / str(runner[key].value) for key in keys if key in runner]
-    return list(dict.fromkeys([path.parent, modules, *(each.parent for each in named)]))
+def _sources(path: Path, modules: Path, runner: Mapping[str, Entry]) -> Modules:
+    """Return where the modules of a configuration are; folders are there once."""
+    defaults = RunnerSettings()
+    names = {
+        key: str(runner[key].value if key in runner else default)
+        for key, default in (
+            ("model_path", defaults.model_path),
+            ("train_reader_path", defaults.train_reader_path),
+            ("infer_reader_path", defaults.train_reader_path),
+            ("pipe_command", defaults.pipe_command),
+        )
+    }
+    command = names.pop("pipe_command")
+    if "infer_reader_path" not in runner:
+        names["infer_reader_path"] = names["train_reader_path"]
+    places = {key: (modules / name).parent.resolve() for key, name in names.items()}
+    used = {*places.values(), *([modules.resolve()] if ".py" in command else [])}
+    own = path.parent.resolve()
+    folders = list(dict.fromkeys([own, modules.resolve(), *places.values()]))
+    return Modules(folders, used, places["model_path"])
 
 
 def _with_class(entries: dict[str, Entry]) -> dict[str, Entry]:

@@ -10,7 +10,13 @@ import yaml
 
 from paramfleet.config.yaml_text import value_of
 from paramfleet.runner.config.entries import Entry, free_value, nested
-from paramfleet.runner.config.errors import ConfigError, FeatureNotHereError, UnknownKeyError
+from paramfleet.runner.config.errors import (
+    ConfigError,
+    FeatureNotHereError,
+    Problems,
+    UnknownKeyError,
+    collecting,
+)
 from paramfleet_shared.settings.config import SettingError
 from paramfleet_shared.values.texts import nearest, shown
 
@@ -36,6 +42,7 @@ def fill(
     prefix: str,
     not_here: Mapping[str, str] | None = None,
     also_known: Collection[str] = (),
+    problems: Problems | None = None,
 ) -> T:
     """Return a settings dataclass with the values of ``entries``.
 
@@ -49,6 +56,8 @@ def fill(
         not_here: What to do instead of keys that ask for something that isn't here; such
             a key may be there with false, 0, or nothing, which ask for nothing.
         also_known: Full keys that something else reads, for the error's nearest.
+        problems: Gets what is wrong, instead of the first error; what is returned then has
+            defaults in its place.
 
     Raises:
         UnknownKeyError: if no field answers to a key.
@@ -58,20 +67,18 @@ def fill(
     not_here = not_here or {}
     hints = typing.get_type_hints(cls)
     names = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]  # any settings class
+    fields = {name: hints[name] for name in names}
     values: dict[str, Any] = {}
+    before = len(problems or ())
+    others = [*not_here, *also_known]
     for key, entry in entries.items():
-        name, dot, _ = key.partition(".")
         shown = f"{prefix}.{key}"
-        if key in not_here or name in not_here:
-            if _asks(entry.value):
-                remedy = not_here.get(key) or not_here[name]
-                raise FeatureNotHereError(where=entry.where, key=shown, remedy=remedy)
-        elif name not in names or (dot and not _has_keys(hints[name])):
-            known = [f"{prefix}.{other}" for other in [*names, *not_here]]
-            require_known(shown, [*known, *also_known], entry.where, ways=OWN_KEYS)
-            raise UnknownKeyError(where=entry.where, key=shown, nearest=None, ways=OWN_KEYS)
-        elif not dot:
-            values[name] = _cast(shown, entry, hints[name])
+        with collecting(problems):
+            remedy = not_here.get(key) or not_here.get(key.partition(".")[0])
+            if remedy:
+                _refuse_if_asked(entry, shown, remedy)
+            elif _is_field(key, entry, fields, prefix=prefix, others=others):
+                values[key] = _cast(shown, entry, hints[key])
     for name, hint in hints.items():
         below = nested(entries, name)
         if below and dataclasses.is_dataclass(hint):
@@ -80,12 +87,55 @@ def fill(
                 below,
                 prefix=f"{prefix}.{name}",
                 also_known=also_known,
+                problems=problems,
             )
         elif below and name in names:
             values[name] = {
                 key: free_value(entry, f"{prefix}.{name}.{key}") for key, entry in below.items()
             }
-    return _made(cls, values, entries, prefix)
+    try:
+        return _made(cls, values, entries, prefix)
+    except ConfigError as error:
+        if problems is None:
+            raise
+        if len(problems) == before:  # else a value that is refused may be what is missing
+            problems.append(error)
+        return cls()
+
+
+def _is_field(
+    key: str, entry: Entry, hints: Mapping[str, Any], *, prefix: str, others: Sequence[str]
+) -> bool:
+    """Tell whether a key is a field; it may also be one below a field.
+
+    Args:
+        key: It, without ``prefix``.
+        entry: Its value.
+        hints: The fields, with their types.
+        prefix: The section.
+        others: Further keys that are known, for the error's nearest.
+
+    Raises:
+        UnknownKeyError: if it is neither.
+    """
+    name, dot, _ = key.partition(".")
+    if name in hints and (not dot or _has_keys(hints[name])):
+        return not dot
+    shown, inner = f"{prefix}.{key}", f"{prefix}."
+    known = [f"{prefix}.{each}" for each in hints]
+    known += [each if each.startswith(inner) else f"{prefix}.{each}" for each in others]
+    require_known(shown, known, entry.where, ways=OWN_KEYS)
+    raise UnknownKeyError(where=entry.where, key=shown, nearest=None, ways=OWN_KEYS)
+
+
+def _refuse_if_asked(entry: Entry, key: str, remedy: str) -> None:
+    """Refuse a key of what isn't here, if its value asks for it.
+
+    Raises:
+        FeatureNotHereError: if it does.
+    """
+    if _asks(entry.value):
+        raise FeatureNotHereError(where=entry.where, key=key, remedy=remedy)
 
 
 def without_field(cls: type[Any], entries: Mapping[str, Entry]) -> dict[str, Entry]:

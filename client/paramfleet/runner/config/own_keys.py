@@ -6,10 +6,15 @@ A text of a module that is such a key in full is taken for a place that reads it
 
 import ast
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-__all__ = ["keys_named", "keys_of_folders"]
+__all__ = ["Modules", "keys_named", "keys_of"]
+
+_PADDLE_MODEL = re.compile(r"(dygraph|static)_model\w*\.py")
+_BESIDE_THEM = ("net.py", "infer.py", "static_infer.py")
+"""Further files of PaddleRec's folders that only its models and scripts use."""
 
 _KEY = re.compile(r"(runner|hyper_parameters)(\.\w+)+")
 
@@ -27,10 +32,33 @@ def keys_named(source: str) -> frozenset[str]:
     return frozenset(text for text in texts if isinstance(text, str) and _KEY.fullmatch(text))
 
 
-def keys_of_folders(folders: Iterable[Path]) -> frozenset[str]:
-    """Return the keys that the Python files in some folders name; none of those not there."""
-    files = {file for folder in folders for file in folder.glob("*.py")}
-    return frozenset().union(*(keys_named(_text(file)) for file in files))
+class Modules(NamedTuple):
+    """Where the modules of a configuration lie."""
+
+    folders: Sequence[Path]
+    """All of them, that of the YAML first."""
+    used: Collection[Path]
+    """Those of which a module is used here, as the model, a reader or a pipe command."""
+    networks: Path
+    """That of the model."""
+
+
+def keys_of(modules: Modules) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the keys that Python files name; none of folders that aren't there.
+
+    Returns:
+        The keys of modules that may run here, and of those that don't: Paddle's models, the
+        network beside them if the model is in another folder, and all of folders that aren't
+        used.
+    """
+    files = {file for folder in modules.folders for file in folder.glob("*.py")}
+    unused = {file for file in files if _PADDLE_MODEL.fullmatch(file.name)}
+    unused |= {file for file in files if file.parent not in modules.used}
+    if modules.networks != modules.folders[0]:
+        unused |= {modules.folders[0] / name for name in _BESIDE_THEM} & files
+    used = (keys_named(_text(file)) for file in files - unused)
+    read: frozenset[str] = frozenset().union(*used)
+    return read, frozenset().union(*(keys_named(_text(file)) for file in unused)) - read
 
 
 def _text(file: Path) -> str:

@@ -13,7 +13,12 @@ from paramfleet.data import InMemoryDataset, QueueDataset, Slot
 from paramfleet.data.parsing.bad_lines import BadLineError
 from paramfleet.data.reading.files import DamagedFileError
 from paramfleet.data.reading.pipe import PipeCutOffError, PipeFailedError
-from paramfleet.data.reading.shell import NoPipefailError, is_pipeline, shell_command
+from paramfleet.data.reading.shell import (
+    NoPipefailError,
+    is_pipeline,
+    shell_command,
+    with_running_interpreter,
+)
 from paramfleet.runner.models.lines import LineError, read_lines
 
 SLOTS = [Slot("label", dense=True), Slot("ids")]
@@ -215,3 +220,42 @@ def test_a_shell_that_cannot_see_a_failed_program_runs_no_pipeline(tmp_path: Pat
         pytest.skip("/bin/sh of this machine has pipefail")
     with pytest.raises(NoPipefailError, match="install bash"):
         shell_command("a | b", path=no_bash)
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("python3.99 reader.py", "HERE reader.py"),
+        ("cd /x && export P=1 && python3.99 reader.py a.yaml", None),
+        (
+            "A=1 /opt/none/bin/python3 r.py | env python2.99 f.py",
+            "A=1 HERE r.py | env HERE f.py",
+        ),
+        ("cat | python3.99", "cat | HERE"),
+        ("python r.py", "python r.py"),
+        ("cat python3.99 | sed s/python3.99/x/", "cat python3.99 | sed s/python3.99/x/"),
+        ("python3.99x r.py", "python3.99x r.py"),
+    ],
+)
+def test_an_interpreter_that_is_not_there_is_the_running_one(
+    command: str, expected: str | None
+) -> None:
+    expected = command.replace("python3.99", "HERE") if expected is None else expected
+
+    assert with_running_interpreter(command) == expected.replace("HERE", sys.executable)
+
+
+def test_an_interpreter_that_does_not_start_is_replaced_with_a_notice_once(
+    file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shim, script = tmp_path / "python3.7", tmp_path / "reader.py"
+    shim.write_text("#!/bin/sh\necho version not installed >&2; exit 127\n")
+    shim.chmod(0o755)
+    script.write_text("import sys\nfor line in sys.stdin: print(line, end='')\n")
+
+    for _ in range(2):
+        assert streamed(file, pipe_command=f"{shim} {script}") == list(range(LINES))
+
+    (record,) = caplog.records
+    assert record.message == "worker.interpreter_replaced"
+    assert record.__dict__["interpreter"] == str(shim)

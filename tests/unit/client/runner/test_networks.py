@@ -351,3 +351,40 @@ def test_what_mind_recalls_is_counted_as_paddlerec_counts_it() -> None:
     assert found["recall"] == pytest.approx(0.25)  # item 3 of two, second; and none of two
     assert found["ndcg"] == pytest.approx(0.5 / np.log2(3), abs=1e-6)
     assert found["hitrate"] == 0.5
+
+
+@pytest.mark.parametrize("name", ["rank/logistic_regression", "rank/autoint"])
+def test_pairs_of_paddlerecs_readers_are_vectors_times_values(name: str) -> None:
+    sizes = ["num_field=3"]
+    if name == "rank/autoint":
+        sizes += ["attn_layer_sizes=[4]", "fc_sizes=[]", "embedding_dim=6"]
+    config = config_of(name, *sizes)
+    model = load_model_class(read_config(config.path))(config)
+    net = fleet.distributed_model(model.create_model())
+    fleet.distributed_optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+    fleet.init_worker()
+    ids, values = torch.tensor([[1, 2, 3]]), torch.tensor([[0.5, 2.0, 0.0]])
+
+    feeds = model.create_feeds([torch.tensor([[1]]), ids, values])
+    with torch.no_grad():
+        once = net(*feeds.inputs)
+        other = net(torch.tensor([[1, 2, 9]]), values)
+        doubled = net(ids, 2 * values)
+
+    assert once.tolist() == pytest.approx(other.tolist()), "a value of 0 is no feature"
+    if name == "rank/autoint":
+        assert net.embedding.embedding_dim == 6, "PaddleRec's key"
+        assert once.tolist() != doubled.tolist()
+
+
+@pytest.mark.parametrize("name", ["multitask/mmoe", "multitask/ple"])
+def test_numbers_of_paddlerecs_readers_are_the_experts_inputs(name: str) -> None:
+    config = config_of(name, "feature_size=5")
+    model = load_model_class(read_config(config.path))(config)
+
+    feeds = model.create_feeds(
+        [torch.ones(2, 5), torch.tensor([[1], [0]]), torch.tensor([[0], [1]])]
+    )
+
+    assert feeds.labels.tolist() == [[1.0, 0.0], [0.0, 1.0]]
+    assert model.create_model()(*feeds.inputs).shape == (2, 2)
