@@ -62,6 +62,22 @@ def test_jobs_compute_what_torch_does_where_rows_begin_with_values_and_are_clamp
         assert "nothing was written" in problem
 
 
+def test_all_workers_of_sync_learn_that_rows_had_no_room_and_go_on(
+    jobs: Any, tmp_path: Path
+) -> None:
+    expected = trained_by_torch(jobs, "adagrad")
+
+    args = ("--full", str(tmp_path / "full"))
+    first, second = jobs.run(SCRIPT, *args, workers=2, servers=2).results
+
+    assert first["problem"].startswith("TableMemoryError: ")
+    assert second["problem"].startswith(
+        "RowsNotWrittenError: worker 0 failed or died while it wrote rows of table 'rows'"
+    )
+    for result in (first, second):
+        assert far(result, expected, "rows") <= 1e-5
+
+
 @pytest.mark.parametrize("mode", ["sync", "gpubox"])
 def test_writes_are_in_once_also_where_a_pserver_was_killed_meanwhile(
     jobs: Any, tmp_path: Path, mode: str

@@ -6,6 +6,7 @@ Torch is trained the same way with ``--mode torch``.
 import argparse
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import torch
 
 import paramfleet as fleet
 from paramfleet.training.modes.sync import WriteNotSharedError
+from paramfleet_pserver.tables.table_store import TableStore
+from paramfleet_shared.errors import FleetError
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--mode", default="sync")
@@ -23,6 +26,7 @@ parser.add_argument("--every", type=int, default=3, help="steps between two writ
 parser.add_argument("--what", default="clamp", help="clamp, all or one: who writes what")
 parser.add_argument("--wrong", action="store_true", help="rank 0 writes once more, alone")
 parser.add_argument("--prefetch", action="store_true")
+parser.add_argument("--full", default="", help="a file: pservers are full while it exists")
 parser.add_argument("--until", default="", help="train on until this file is there")
 parser.add_argument("--storage", default="float32")
 args = parser.parse_args()
@@ -41,6 +45,15 @@ if args.mode != "torch":
     fleet.init()
     if fleet.is_server():
         fleet.init_server()
+        if args.full:
+            check_memory = TableStore.check_memory
+
+            def check_less(self: TableStore, *given: Any) -> None:
+                share = 0.001 if Path(args.full).exists() else 0.9
+                self._limits = replace(self._limits, memory_share=share)
+                check_memory(self, *given)
+
+            TableStore.check_memory = check_less  # type: ignore[assignment,method-assign]
         fleet.run_server()
         raise SystemExit(0)
 is_torch = args.mode == "torch"
@@ -128,6 +141,18 @@ for turn in range(args.steps // args.every):
     if args.what == "clamp":
         write(ALL[::-1].copy(), held().clamp(-LIMIT, LIMIT).numpy()[::-1].copy())
         print(f"step {(turn + 1) * args.every}.", flush=True)
+    if args.full and turn == 1:
+        fleet.barrier_worker()
+        if rank == 0:
+            Path(args.full).touch()
+        fleet.barrier_worker()
+        many = np.arange(10**6, 4 * 10**6)  # more than room is promised for
+        try:
+            write(many, np.ones((len(many), DIM), np.float32))
+        except FleetError as error:
+            problem = f"{type(error).__name__}: {error}"
+        fleet.barrier_worker()
+        Path(args.full).unlink(missing_ok=True)
     if args.wrong and turn == 1 and rank == 0:
         try:
             write(ALL[:5], GIVEN[:5])
