@@ -5,6 +5,7 @@ piece of them.
 """
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,8 +13,18 @@ from numpy.typing import NDArray
 
 from paramfleet.tables.devices import to_device, to_host
 from paramfleet_shared.tables.spec import InitializerSpec, NamedShape, OptimizerSpec, TableSpec
+from paramfleet_shared.values.spans import Span, union
 
-__all__ = ["DenseBlock"]
+__all__ = ["DenseBlock", "SetValues"]
+
+
+class SetValues(NamedTuple):
+    """Values of a block that the program has changed itself since they were installed."""
+
+    places: NDArray[np.int64]
+    """Of the values in the block, rising. [k]"""
+    values: NDArray[np.float32]
+    """As they are now. [k]"""
 
 
 class DenseBlock:
@@ -28,6 +39,10 @@ class DenseBlock:
         self.name = name
         self.parameters = tuple(parameters)
         self.size = sum(parameter.numel() for parameter in self.parameters)
+        self.notes_changes = False
+        """Whether ``changes`` is asked for: then installed values are kept."""
+        self._installed: torch.Tensor | None = None
+        """What was installed last, float32 [P]."""
 
     def spec(
         self,
@@ -55,6 +70,11 @@ class DenseBlock:
             parameters=parameters,
         )
 
+    def starts(self) -> list[int]:
+        """Return the place of each parameter's first value."""
+        sizes = [parameter.numel() for parameter in self.parameters]
+        return [sum(sizes[:number]) for number in range(len(sizes))]
+
     def values(self) -> NDArray[np.float32]:
         """Return a copy of the values, float32 [P]."""
         return self._flat([parameter.detach() for parameter in self.parameters])
@@ -68,6 +88,51 @@ class DenseBlock:
             ]
         )
 
+    def with_gradients(self) -> tuple[Span, ...] | None:
+        """Return which values have a gradient; None for all of them."""
+        return self.spans_of([parameter.grad is not None for parameter in self.parameters])
+
+    def spans_of(self, chosen: Sequence[bool]) -> tuple[Span, ...] | None:
+        """Return which values some parameters have; None for all of them."""
+        if all(chosen):
+            return None
+        spans, position = [], 0
+        for parameter, is_chosen in zip(self.parameters, chosen, strict=True):
+            start, position = position, position + parameter.numel()
+            if is_chosen:
+                spans.append((start, position))
+        found = union(spans)
+        return None if found == ((0, self.size),) else found
+
+    def changes(self) -> SetValues | None:
+        """Return which values the program has changed since they were installed; None for none.
+
+        However they were changed: through ``data`` as well, which no version counts.
+        """
+        if self._installed is None:
+            return None
+        places, values, position = [], [], 0
+        for parameter in self.parameters:
+            start, position = position, position + parameter.numel()
+            now = parameter.detach()
+            was = self._installed[start:position].view(now.shape).to(now.dtype)
+            if torch.equal(now, was):
+                continue
+            changed = (now != was).reshape(-1).nonzero().view(-1)
+            places.append(changed.cpu().numpy() + start)
+            values.append(to_host(now.reshape(-1)[changed], dtype=torch.float32).numpy())
+        if not places:
+            return None
+        return SetValues(np.concatenate(places), np.concatenate(values))
+
+    def note_sent(self, changes: SetValues) -> None:
+        """Note that the servers get changes: they are what is installed."""
+        assert self._installed is not None, "there were changes"
+        device = self._installed.device
+        places = to_device(torch.from_numpy(changes.places), device)
+        values = to_device(torch.from_numpy(changes.values), device)
+        self._installed = self._installed.index_copy(0, places, values)
+
     def install(self, values_P: NDArray[np.float32]) -> None:
         """Set the parameters to ``values_P``, float32 [P]."""
         devices = {parameter.device for parameter in self.parameters}
@@ -77,7 +142,9 @@ class DenseBlock:
         self.install_from(flat)
 
     def install_from(self, flat: torch.Tensor) -> None:
-        """Set the parameters to ``flat``, float32 [P], on any device."""
+        """Set the parameters to ``flat``, float32 [P], on any device; it may be kept."""
+        if self.notes_changes:
+            self._installed = flat
         position = 0
         with torch.no_grad():
             for parameter in self.parameters:

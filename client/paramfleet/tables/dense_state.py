@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from paramfleet.tables.dense import DenseBlock
 from paramfleet_shared.tables.spec import OptimizerSpec
+from paramfleet_shared.values.spans import MissedUpdates
 
-__all__ = ["piece_of_state", "set_piece_of_state", "set_steps", "steps_of"]
+__all__ = ["missed_of", "piece_of_state", "set_piece_of_state", "set_steps", "steps_of"]
 
 
 def piece_of_state(
@@ -67,3 +68,21 @@ def steps_of(optimizer: torch.optim.Optimizer, block: DenseBlock, *, otherwise: 
     """Return the most steps that the optimizer counts of a parameter, if it counts any."""
     states = [optimizer.state.get(parameter, {}) for parameter in block.parameters]
     return max((int(state["step"]) for state in states if "step" in state), default=otherwise)
+
+
+def missed_of(
+    optimizer: torch.optim.Optimizer, block: DenseBlock, *, steps: int
+) -> MissedUpdates:
+    """Return how many of so many steps the optimizer hasn't taken of each parameter.
+
+    None where it doesn't count them.
+    """
+    states = [optimizer.state.get(parameter, {}) for parameter in block.parameters]
+    if not any("step" in state for state in states):
+        return MissedUpdates()
+    parts = []
+    for start, parameter, state in zip(block.starts(), block.parameters, states, strict=True):
+        count = steps - int(state.get("step", 0))
+        if count and parameter.numel():
+            parts.append((start, MissedUpdates([(0, parameter.numel(), count)])))
+    return MissedUpdates.joined(parts)

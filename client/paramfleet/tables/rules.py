@@ -21,7 +21,7 @@ from paramfleet.tables.sparse import SparseTable
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.tables.rules.catalog import RULES
 from paramfleet_shared.tables.rules.record import Pace, Rule, TorchForm
-from paramfleet_shared.tables.spec import OptimizerSpec
+from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 from paramfleet_shared.values.bounds import MAX_LEARNING_RATE
 from paramfleet_shared.values.texts import shown
 
@@ -36,6 +36,7 @@ __all__ = [
     "keeps_states",
     "moves_idle_rows",
     "needs_kernels",
+    "numbers_changed",
     "pace_of",
     "refused_here",
     "remedy_for",
@@ -85,16 +86,17 @@ class OptimizerOptionError(ContractError):
 
 
 class RuleChangedError(ContractError):
-    """An option of the optimizer changed after it was declared to the pservers."""
+    """An option of the optimizer became one of another rule than the pservers run."""
 
     code = "contract.rule_changed"
     table: str
     have: str
     got: str
     sentence = (
-        "table {table!r}: the pservers run {have}, but the optimizer now says {got}: only "
-        "the learning rate may change (a scheduler that cycles momentum or betas can't be "
-        "used; in geo mode it can)"
+        "table {table!r}: the pservers run {have}, but the optimizer now says {got}: numbers "
+        "of a rule may change from step to step, but not which rule it is, because another "
+        "one has other states: begin with the option that the schedule has later (momentum "
+        "1e-9 in place of 0), or train in geo mode"
     )
 
 
@@ -210,6 +212,19 @@ def server_rule(
             return OptimizerSpec(rule=rule.name, **constants)
     remedy = f"use {_offered()}{_OR_GEO}"
     raise OptimizerNotServedError(optimizer=name, option="", remedy=remedy)
+
+
+def numbers_changed(now: TableSpec, declared: TableSpec) -> dict[str, float | bool | str]:
+    """Return the numbers of a table's rule that aren't the declared ones.
+
+    First values of states aren't among them: torch reads them when it makes an optimizer.
+    """
+    record, were = now.optimizer.record, declared.optimizer.constants
+    return {
+        name: number
+        for name, number in now.optimizer.constants.items()
+        if number != were[name] and name != record.first_state
+    }
 
 
 def rule_of_rows(

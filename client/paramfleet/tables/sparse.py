@@ -401,6 +401,11 @@ class SparseTable:
         return rows_UD
 
     @property
+    def has_gradient(self) -> bool:
+        """Whether a gradient is pending, which may be one without rows: it counts as a step."""
+        return self.weight.grad is not None
+
+    @property
     def pending_ids(self) -> NDArray[np.int64]:
         """Return the ids of the rows whose gradients are pending, int64 [U]."""
         return self._ids_U

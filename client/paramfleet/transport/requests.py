@@ -32,6 +32,7 @@ from paramfleet_shared.tables.encoding import (
 )
 from paramfleet_shared.tables.rows.batch import RowIds
 from paramfleet_shared.tables.rowstore import check_array, scatter_rows
+from paramfleet_shared.values.spans import Span, moved
 
 __all__ = [
     "Author",
@@ -40,6 +41,7 @@ __all__ = [
     "Write",
     "decoded_part",
     "dense_slice",
+    "set_tensors",
     "write_messages",
 ]
 
@@ -121,6 +123,12 @@ class Write:
     """The pull that had the same rows, so that their ids needn't travel again."""
     marks: NDArray[np.uint8] | None = None
     """What an exchange says of each row beside its numbers. [U]"""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    """Those of the table's rule that differ in this step from the declared ones."""
+    spans: Sequence[Span] | None = None
+    """Which values of a dense table have a gradient; None for all."""
+    set_before: tuple[NDArray[np.int64], NDArray[np.float32]] | None = None
+    """Places and values of a dense table that are overwritten before."""
 
     def marks_of(self, part: slice) -> NDArray[np.uint8] | None:
         """Return what is said of some rows."""
@@ -312,8 +320,7 @@ def write_messages(
         tensors: dict[str, NDArray[Any]] = {}
         for index, write in enumerate(writes):
             about: dict[str, Any] = {"table": write.table, "lr": write.lr}
-            if write.now:
-                about["now"] = write.now
+            about |= _facts_of(write)
             about |= _wire_field(write.wire)
             if write.rows is None:
                 part = dense_slice(len(write.values), placement, server)
@@ -331,11 +338,53 @@ def write_messages(
             if write.encoded is not None:
                 encoded = write.encoded[server]
             tensors[f"{index}.{values_name}"] = encoded.rows
-            beside = {"scales": encoded.scales, "marks": write.marks_of(part)}
+            beside: dict[str, NDArray[Any] | None] = {
+                "scales": encoded.scales,
+                "marks": write.marks_of(part),
+            }
+            if write.rows is None:
+                beside |= _dense_tensors(write, part)
             tensors |= {f"{index}.{k}": each for k, each in beside.items() if each is not None}
             parts.append({**about, **part_fields(server, write)})
         messages.append(Message(fields={**fields, "parts": parts}, tensors=tensors))
     return messages
+
+
+def _facts_of(write: Write) -> dict[str, Any]:
+    """Return what is said of a write where it isn't as usual."""
+    about: dict[str, Any] = {}
+    if write.now:
+        about["now"] = write.now
+    if write.numbers:
+        about["numbers"] = dict(write.numbers)
+    if write.spans is not None and not write.spans:
+        about["only_sets"] = True
+    return about
+
+
+def _dense_tensors(write: Write, part: slice) -> dict[str, NDArray[Any] | None]:
+    """Return what is said of some values of a dense table beside their gradients."""
+    found: dict[str, NDArray[Any] | None] = {}
+    if write.spans is not None:
+        spans = moved(write.spans, (part.start, part.stop))
+        found["spans"] = np.array(spans, np.int64).reshape(-1, 2)
+    if write.set_before is not None:
+        found |= set_tensors(write.set_before, part)
+    return found
+
+
+def set_tensors(
+    set_values: tuple[NDArray[np.int64], NDArray[np.float32]], part: slice
+) -> dict[str, NDArray[Any]]:
+    """Return the tensors that overwrite some of a dense table's values.
+
+    Args:
+        set_values: Places in the table, rising, and values.
+        part: The values that a pserver holds.
+    """
+    places, values = set_values
+    first, stop = np.searchsorted(places, [part.start, part.stop])
+    return {"set_at": places[first:stop] - part.start, "set_to": values[first:stop]}
 
 
 def decoded_part(answer: Message, index: int, wire: WireDtype) -> NDArray[np.float32]:

@@ -60,6 +60,7 @@ from paramfleet_shared.files.tensorfile import (
 from paramfleet_shared.tables.rows.states import check_rows
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.values.sorting import each_once
+from paramfleet_shared.values.spans import MissedUpdates
 
 __all__ = [
     "FORMAT", "GROUP_FORMAT", "MANIFEST", "VERSION", "CheckpointDamagedError",
@@ -157,6 +158,8 @@ class SavedTable:
     spec: TableSpec
     version: int
     """Pushes or steps applied when it was saved."""
+    missed: MissedUpdates = field(default_factory=MissedUpdates)
+    """Of a dense table: how many of them had no gradient for each value."""
 
     @property
     def is_dense(self) -> bool:
@@ -165,7 +168,8 @@ class SavedTable:
 
     def to_wire(self) -> dict[str, Any]:
         """Return plain values."""
-        return {**self.spec.to_wire(), "version": self.version}
+        wire = {**self.spec.to_wire(), "version": self.version}
+        return {**wire, "missed": [*map(list, self.missed.counts())]} if self.missed else wire
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> "SavedTable":
@@ -174,11 +178,13 @@ class SavedTable:
         Raises:
             TableSpecError: if the table is described wrongly.
             KeyError: if its version is missing.
-            ValueError: if that is no number of steps.
+            ValueError: if that is no number of steps, or a count of missed ones is none.
         """
         plain = dict(wire)
-        version = whole(plain.pop("version"), "version")
-        return cls(spec=TableSpec.from_wire(plain), version=version)
+        version, counts = whole(plain.pop("version"), "version"), plain.pop("missed", [])
+        spec = TableSpec.from_wire(plain)
+        missed = MissedUpdates.checked(counts, spec.size)
+        return cls(spec=spec, version=version, missed=missed)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

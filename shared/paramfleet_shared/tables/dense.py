@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from paramfleet_shared.tables.kernels.basics.compiled import as_input
 from paramfleet_shared.tables.kernels.stepping.rules import step_of, step_range
 from paramfleet_shared.tables.rowstore import check_array, initial_rows
-from paramfleet_shared.tables.spec import TableSpec
+from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 
 __all__ = ["PIECE_VALUES", "DenseRange", "pieces_of"]
 
@@ -57,6 +57,7 @@ class DenseRange:
             ids = np.arange(start + piece.start, start + piece.stop, dtype=np.int64)
             self.values[piece] = initial_rows(spec, ids).reshape(-1)
             self.states[:, piece] = optimizer.initial_state
+        self._rule = optimizer
         self._untouched = True
         self.num_changes = 0
         """How often values were changed: what is equal later means that they are, too."""
@@ -65,6 +66,14 @@ class DenseRange:
     def num_bytes(self) -> int:
         """Return the memory in use by values and state."""
         return self._block.nbytes
+
+    def train_by(self, rule: OptimizerSpec | None) -> None:
+        """Step values from now on with the numbers of a rule: the table's own for None.
+
+        Args:
+            rule: The table's rule, perhaps with other constants.
+        """
+        self._rule = self.spec.optimizer if rule is None else rule
 
     def push(self, grads: NDArray[np.float32], *, lr: float, step: int) -> None:
         """Let the optimizer step every value.
@@ -104,7 +113,7 @@ class DenseRange:
         self.num_changes += 1
         if first is None:
             first = self._untouched
-        numbers = step_of(self.spec.optimizer, sparse=False, lr=lr, step=step, first=first)
+        numbers = step_of(self._rule, sparse=False, lr=lr, step=step, first=first)
         table, length = self._block.reshape(-1), len(self.values)
         for piece in pieces_of(length - at if num is None else num):
             grads = as_input(read(piece), np.float32)
@@ -185,6 +194,16 @@ class DenseRange:
         was_untouched = self._untouched
         self.assign_part(at, values, states)
         self._untouched = was_untouched and not stepped
+
+    def set_some(self, places: NDArray[np.int64], values: NDArray[np.float32]) -> None:
+        """Overwrite some values; their states stay.
+
+        Args:
+            places: Of the values in the range, int64 [k].
+            values: float32 [k].
+        """
+        self.num_changes += 1
+        self.values[places] = values
 
     def add(self, deltas: NDArray[np.float32]) -> None:
         """Add to the values, past the optimizer.

@@ -123,6 +123,7 @@ class SparseShard:
         assert spec.kind == "sparse", spec
         self.spec = spec
         self.layout = RowLayout.of(spec) if layout is None else layout
+        self._rule = spec.optimizer
         self._dim = spec.dim
         row_bytes, pitch = self.layout.row_bytes, self.layout.pitch
         limit = default_max_rows(row_bytes) if max_rows is None else max_rows
@@ -286,6 +287,14 @@ class SparseShard:
                 states[slots < 0] = self.layout.states.first
         return values, states
 
+    def train_by(self, rule: OptimizerSpec | None) -> None:
+        """Step rows from now on with the numbers of a rule: the table's own for None.
+
+        Args:
+            rule: The table's rule, perhaps with other constants.
+        """
+        self._rule = self.spec.optimizer if rule is None else rule
+
     def push(
         self,
         ids: NDArray[np.int64],
@@ -324,7 +333,7 @@ class SparseShard:
             step_now = ctr_step_of(self.spec.optimizer, lr=lr, day=now)
             self._push_ctr(self._ctr, ids, grads, step_now, unique=unique)
             return
-        numbers = _LATEST.step_of(self.spec.optimizer, lr, step)
+        numbers = _LATEST.step_of(self._rule, lr, step)
         salt = self._next_salt()
         if salt:
             numbers = numbers._replace(salt=salt)

@@ -23,7 +23,7 @@ from paramfleet_shared.checkpoint.saved_parameters import DenseParameters
 from paramfleet_shared.tables.rows.states import have_other_states, states_for
 from paramfleet_shared.tables.spec import OptimizerSpec
 
-__all__ = ["DenseToInstall", "as_saved", "places_now", "rearranged"]
+__all__ = ["DenseToInstall", "as_saved", "places_now", "rearranged", "steps_at"]
 
 
 class DenseToInstall(NamedTuple):
@@ -77,10 +77,16 @@ def as_saved(
     states = states_for(rule, had, part.values, part.states)
     return DenseToInstall(
         FilePart(values=part.values, states=states),
-        [0 if anew else table.version] * len(block.parameters),
+        [0 if anew else steps_at(table, start) for start in block.starts()],
         had,
         [StatesLeftOut(block.name, had.rule, rule.rule)] if anew else [],
     )
+
+
+def steps_at(table: SavedTable, place: int) -> int:
+    """Return the steps that a dense table's optimizer had taken of the value at a place."""
+    counts = [count for start, stop, count in table.missed.counts() if start <= place < stop]
+    return max(0, table.version - sum(counts))
 
 
 def rearranged(
@@ -127,5 +133,5 @@ def _piece_of(
     had = source.spec.optimizer
     values = part.values[where]
     states = states_for(rule, had, values, part.states[:, where])
-    steps = 0 if have_other_states(had, rule) else source.version
+    steps = 0 if have_other_states(had, rule) else steps_at(source, place.start)
     return _Piece(FilePart(values=values, states=states), steps, had)

@@ -25,6 +25,7 @@ from paramfleet_shared.checkpoint.manifest import (
 )
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.tables.rows.choosing import Choice
+from paramfleet_shared.values.spans import MissedUpdates
 
 if TYPE_CHECKING:
     import torch
@@ -184,7 +185,8 @@ def _removed(answers: Iterable[Message]) -> tuple[RemovedIds, ...]:
 def _collect(answers: Iterable[Message]) -> Manifest:
     """Put the pservers' lists of files together.
 
-    A table's version is the least of its parts': what all of them hold for sure.
+    A table's version is the least of its parts': what all of them hold for sure. Of a dense
+    one each part counts the updates that its own values have missed.
     """
     tables: dict[str, SavedTable] = {}
     files: list[SavedFile] = []
@@ -195,8 +197,10 @@ def _collect(answers: Iterable[Message]) -> Manifest:
         for wire in answer.fields["tables"]:
             table = SavedTable.from_wire(wire)
             known = tables.setdefault(table.spec.name, table)
-            if table.version < known.version:
-                tables[table.spec.name] = table
+            if known is not table:
+                parts = [(0, known.missed), (0, table.missed)]
+                least = table if table.version < known.version else known
+                tables[table.spec.name] = replace(least, missed=MissedUpdates.joined(parts))
     return Manifest(
         tables=tuple(tables.values()),
         files=tuple(files),

@@ -25,7 +25,7 @@ from paramfleet.session.checkpoint.dense_places import (
     rearranged,
 )
 from paramfleet.tables.dense import DenseBlock
-from paramfleet.tables.dense_state import steps_of
+from paramfleet.tables.dense_state import missed_of, steps_of
 from paramfleet.tables.row_store import spec_of
 from paramfleet.tables.rules import OptimizerNotServedError, rule_of_rows, server_rule
 from paramfleet.tables.sparse import SparseTable
@@ -104,7 +104,8 @@ def export_tables(
         stacked = np.stack(states_SP) if states_SP else np.empty((0, block.size), np.float32)
         version = steps_of(optimizer, block, otherwise=steps)
         part = FilePart(values=block.values(), states=stacked)
-        saved.append((SavedTable(spec=spec, version=version), part))
+        missed = missed_of(optimizer, block, steps=version)
+        saved.append((SavedTable(spec=spec, version=version, missed=missed), part))
     return saved
 
 

@@ -1,11 +1,14 @@
 """What one step, or several merged ones, push."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from paramfleet.tables.dense import SetValues
 from paramfleet_shared.tables.rows.batch import RowIds
+from paramfleet_shared.values.spans import Span
 
 __all__ = ["StepGradients", "TableGradient"]
 
@@ -20,6 +23,17 @@ class TableGradient:
     lr: float
     now: int = 0
     """When it is, as the rows keep it (``SparseTable.now``)."""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    """Those of the table's rule that differ in this step from the declared ones."""
+    spans: tuple[Span, ...] | None = None
+    """Which values of a dense table have a gradient; None for all."""
+    set_before: SetValues | None = None
+    """Values of a dense table that the program has changed itself."""
+
+    @property
+    def pace(self) -> tuple[float, Mapping[str, float]]:
+        """Return how far it steps: gradients of one pace may be summed."""
+        return self.lr, self.numbers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,6 +49,17 @@ class StepGradients:
     state: NDArray[np.uint8] | None = None
     """Where this worker is at the end of ``step``, for a process that takes its place."""
 
-    def rates(self) -> tuple[float, ...]:
-        """Return the learning rate of each part."""
-        return tuple(part.lr for part in self.parts)
+    @property
+    def sets_values(self) -> bool:
+        """Whether the program has changed dense values before the step."""
+        return any(part.set_before is not None for part in self.parts)
+
+    def goes_with(self, later: "StepGradients") -> bool:
+        """Return whether a later step may be summed with this one: it goes by the same rates.
+
+        One before which the program has set values must not.
+        """
+        if later.sets_values:
+            return False
+        paces = {part.name: part.pace for part in self.parts}
+        return all(paces.get(part.name, part.pace) == part.pace for part in later.parts)

@@ -32,6 +32,7 @@ from paramfleet_shared.tables.encoding import Encoded, WireDtype, encode_rows, n
 from paramfleet_shared.tables.partition import partition
 from paramfleet_shared.tables.rows.batch import RowIds
 from paramfleet_shared.tables.spec import TableSpec
+from paramfleet_shared.values.spans import complement
 
 __all__ = ["Outgoing"]
 
@@ -217,7 +218,7 @@ class Outgoing:
         if self._wires[name] == "float32":
             pass
         elif rows is None:
-            encoded = self._encode_dense(name, values)
+            encoded = self._encode_dense(name, gradient)
         else:
             rows, order = rows.sorted() if pull is None else (pull.rows, pull.order)
             if order is not None:
@@ -236,12 +237,29 @@ class Outgoing:
             wire=self._wires[name],
             encoded=encoded,
             pulled=self._named(name, None if pull is None else pull.number),
+            numbers=gradient.numbers,
+            spans=gradient.spans,
+            set_before=gradient.set_before,
         )
 
-    def _encode_dense(self, name: str, values: NDArray[np.float32]) -> list[Encoded]:
-        """Return each pserver's part of a gradient, as it travels."""
+    def _encode_dense(self, name: str, gradient: TableGradient) -> list[Encoded]:
+        """Return each pserver's part of a gradient, as it travels.
+
+        Nothing that is left of values without a gradient goes with it: pservers don't step
+        them.
+        """
+        values = gradient.grads
         if name in self._dense:
-            return self._dense[name].send(values, self._parts[name])
+            rest = self._dense[name]
+            unsent = (
+                [] if gradient.spans is None else complement(gradient.spans, (0, len(values)))
+            )
+            kept = [None if rest.left is None else rest.left[a:b].copy() for a, b in unsent]
+            sent = rest.send(values, self._parts[name])
+            for (start, stop), each in zip(unsent, kept, strict=True):
+                if rest.left is not None:
+                    rest.left[start:stop] = 0 if each is None else each
+            return sent
         whole = encode_rows(values, self._wires[name], salt=self._salts.next())
         return [whole.part(part) for part in self._parts[name]]
 

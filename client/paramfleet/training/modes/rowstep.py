@@ -135,6 +135,8 @@ class RowStepper:
         pending = self.table.pending()
         weight = self.table.weight
         if pending is None:
+            if self.table.has_gradient:  # of padding alone: a step without rows
+                self._num_steps += self._steps_at_once
             self._hidden, weight.grad = weight.grad, None
             return None
         pending = self.store.admitted(pending)
@@ -264,6 +266,7 @@ class RowStepper:
             rate, is_first = learning_rate(self._group), self._num_steps == 0
             moment = Moment(rate, number, is_first, self.table.now)
             device.step(ids, -grads if self._group.get("maximize") else grads, moment)
+        if self.table.has_gradient:
             self._num_steps += self._steps_at_once
         self._hidden, weight.grad = weight.grad, None
 

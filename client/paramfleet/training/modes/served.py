@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,9 +17,15 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from paramfleet.config.strategy import TrainingMode
+from paramfleet.tables.dense import DenseBlock
 from paramfleet.tables.dense_parameters import named_in
 from paramfleet.tables.row_store import spec_of
-from paramfleet.tables.rules import RuleChangedError, rule_of_rows, server_rule
+from paramfleet.tables.rules import (
+    RuleChangedError,
+    numbers_changed,
+    rule_of_rows,
+    server_rule,
+)
 from paramfleet.tables.sparse import SparseTable, nothing_pending
 from paramfleet.training.evicting.removals import (
     count_rows,
@@ -41,7 +47,14 @@ from paramfleet.training.modes.outgoing import Outgoing
 from paramfleet.training.modes.prefetching.ahead import Ahead, Expecting, Found, Wanted, When
 from paramfleet.training.modes.prefetching.disk_rows import DiskRows, Prefetched
 from paramfleet.transport.keeping import State, with_state
-from paramfleet.transport.requests import Read, ReadPlan, Write, write_messages
+from paramfleet.transport.requests import (
+    Read,
+    ReadPlan,
+    Write,
+    dense_slice,
+    set_tensors,
+    write_messages,
+)
 from paramfleet_shared.errors import FleetError
 from paramfleet_shared.errors.served import (
     KnownIdsGoneError,
@@ -52,6 +65,9 @@ from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.tables.encoding import WireDtype
 from paramfleet_shared.tables.rows.batch import RowIds
 from paramfleet_shared.tables.rows.evicting import AsOf
+
+if TYPE_CHECKING:
+    from paramfleet_shared.tables.spec import OptimizerSpec
 
 __all__ = ["ServedMode"]
 
@@ -106,8 +122,14 @@ class ServedMode(Mode):
         self._groups = list({id(group): group for group in groups}.values())
         self._checked: list[dict[str, Any]] = []
         """Options of the optimizer's groups, as they were found in order."""
+        self.rules: dict[str, OptimizerSpec] = {}
+        """By table, its rule with the numbers of this step."""
+        self.numbers: dict[str, dict[str, Any]] = {}
+        """By table, which of them differ from the declared ones."""
         self._noted = -1
         self._blocks = [block for block, _ in tables.dense]
+        for block in self._blocks:
+            block.notes_changes = True
         self._wire = mode.wire_dtype
         self._outgoing = Outgoing(
             self._specs,
@@ -207,7 +229,8 @@ class ServedMode(Mode):
             self._is_skipping = False
 
     def flush(self) -> None:
-        """A push is with the servers when ``step`` returns."""
+        """Return when the servers have all of this worker: pushes are there after ``step``."""
+        self.send_changes()
 
     def reload(self, *, workers: int) -> None:
         """Rows are pulled anyway; take the dense parameters."""
@@ -346,10 +369,12 @@ class ServedMode(Mode):
             self._job.staleness.note(step=self._step, slowest=slowest_of(answers))
 
     def check_rules(self) -> None:
-        """Refuse options that changed since they were declared to the servers; the lr may.
+        """Look at the options of this step: numbers may change, what rule they are of may not.
 
         Raises:
-            RuleChangedError: naming the table.
+            OptimizerNotServedError: if an option became such as pservers don't have.
+            RuleChangedError: naming the first table that another rule would train.
+            TableSpecError: if a number is outside of its rule's range.
         """
         options = [_options_of(group) for group in self._groups]
         if options == self._checked:  # most steps: what was looked at before
@@ -359,13 +384,16 @@ class ServedMode(Mode):
         rules += [
             server_rule(optimizer, group, sparse=False) for _, group in self._tables.dense
         ]
+        numbers = {}
         for spec, rule in zip(self._specs, rules, strict=True):
-            if rule != spec.optimizer:
+            if rule.rule != spec.optimizer.rule:
                 raise RuleChangedError(table=spec.name, have=str(spec.optimizer), got=str(rule))
-        self._checked = options
+            numbers[spec.name] = numbers_changed(replace(spec, optimizer=rule), spec)
+        self.rules = {spec.name: rule for spec, rule in zip(self._specs, rules, strict=True)}
+        self.numbers, self._checked = numbers, options
 
     def _gradients(self, *, examples: int, dense: bool = True) -> StepGradients:
-        """Return what this step pushes.
+        """Return what this step pushes: nothing of a table without a gradient, as in torch.
 
         Args:
             examples: Of the step.
@@ -373,27 +401,75 @@ class ServedMode(Mode):
 
         Raises:
             GradientError: if a gradient isn't finite.
-            RuleChangedError: if an option but the lr changed.
+            RuleChangedError: if an option makes another rule of a table's.
         """
         check_gradients(self._tables, step=self._step)
         self.check_rules()
         parts = []
         for table, group in () if self._is_skipping else self._tables.sparse:
+            if not table.has_gradient:
+                continue
             batch = table.pending() or nothing_pending(table.dim, self.num_shards)
-            rows, grads, lr = batch.rows, batch.values, learning_rate(group)
             gradient = TableGradient(
-                name=table.name, rows=rows, grads=grads, lr=lr, now=table.now
+                name=table.name,
+                rows=batch.rows,
+                grads=batch.values,
+                lr=learning_rate(group),
+                now=table.now,
+                numbers=self.numbers[table.name],
             )
             parts.append(gradient)
-        for block, group in self._tables.dense if dense and not self._is_skipping else ():
-            grads, lr = block.gradients(), learning_rate(group)
-            parts.append(TableGradient(name=block.name, rows=None, grads=grads, lr=lr))
+        for block, group in self._tables.dense if dense else ():
+            parts += self._dense_gradient(block, learning_rate(group))
         return StepGradients(
             step=self._step,
             examples=examples,
             parts=tuple(parts),
             state=self._job.keeper.state(),
         )
+
+    def _dense_gradient(self, block: DenseBlock, lr: float) -> list[TableGradient]:
+        """Return what a step pushes of a dense table, if anything."""
+        spans = () if self._is_skipping else block.with_gradients()
+        changes = block.changes()
+        if changes is not None:
+            block.note_sent(changes)
+        elif spans == ():
+            return []
+        grads = np.zeros(block.size, np.float32) if spans == () else block.gradients()
+        return [
+            TableGradient(
+                name=block.name,
+                rows=None,
+                grads=grads,
+                lr=lr,
+                numbers=self.numbers[block.name],
+                spans=spans,
+                set_before=changes,
+            )
+        ]
+
+    def send_changes(self) -> None:
+        """Give the servers dense values that the program has changed since the last step.
+
+        Raises:
+            FleetError: if a pserver didn't take them.
+        """
+        for block in self._blocks:
+            changes = block.changes()
+            if changes is None:
+                continue
+            fields = {**self._job.author.fields(), "table": block.name, "only_if_new": False}
+            placement = self._job.placement
+            parts = [
+                dense_slice(block.size, placement, server)
+                for server in range(placement.num_servers)
+            ]
+            messages = [
+                Message(fields=fields, tensors=set_tensors(changes, part)) for part in parts
+            ]
+            self._job.communicator.wait(self._job.pservers.call("assign", messages))
+            block.note_sent(changes)
 
     def _writes(self, gradients: StepGradients) -> list[Write]:
         """Return what a step pushes, narrowed: each call takes what is left of it once."""

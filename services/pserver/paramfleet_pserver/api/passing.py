@@ -22,7 +22,7 @@ from paramfleet_pserver.tables.columns import (
     read_rows_jobs,
 )
 from paramfleet_pserver.tables.owners import Job, Owners
-from paramfleet_pserver.tables.table import DenseTable, SparseTable
+from paramfleet_pserver.tables.table import DenseTable, SparseTable, Table
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_pserver.waiting.training import Training
 from paramfleet_shared.net.rpc.server import Request
@@ -59,7 +59,7 @@ async def read(
         if part.free_rows is not None:
             tensors[f"{index}.room"] = part.free_rows
     facts = [
-        {"writes": part.table.writes, "updates": part.table.num_updates}
+        {"writes": part.table.writes, "updates": part.table.num_updates, **_missed(part.table)}
         for part in wanted.parts
     ]
     passes = _mode(training).book.committed
@@ -68,6 +68,13 @@ async def read(
     for about, has_stepped in zip(facts, stepped, strict=True):
         about |= {"stepped": any(has_stepped)}
     return Message(fields={"passes": passes, "parts": facts}, tensors=tensors)
+
+
+def _missed(table: Table) -> dict[str, Any]:
+    """Return how many updates values have missed, if any."""
+    if not isinstance(table, DenseTable) or not table.missed:
+        return {}
+    return {"missed": [*map(list, table.missed.counts())]}
 
 
 async def prepare(

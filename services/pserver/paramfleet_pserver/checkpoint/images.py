@@ -22,6 +22,7 @@ from paramfleet_shared.checkpoint.manifest import FilePart
 from paramfleet_shared.tables.memory.image import RowSpace, ShardImage
 from paramfleet_shared.tables.rows.layout import RowLayout
 from paramfleet_shared.tables.spec import TableSpec
+from paramfleet_shared.values.spans import MissedUpdates
 
 __all__ = [
     "DenseImage",
@@ -103,6 +104,13 @@ class StoreImage:
         self.tables: list[SparseImage | DenseImage] = []
         self.versions = {table.spec.name: table.num_updates for table in store}
         """Updates of each table."""
+        self.missed = {
+            table.spec.name: MissedUpdates.joined([(table.start, table.missed)])
+            for table in store
+            if isinstance(table, DenseTable)
+        }
+        """How many of them had no gradient for values of dense tables, by their places in the
+        whole table."""
         for table in store:
             if isinstance(table, SparseTable):
                 self.tables.append(SparseImage(table, owners, marks=marks or Marks()))

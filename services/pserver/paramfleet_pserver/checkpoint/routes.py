@@ -45,6 +45,7 @@ from paramfleet_shared.system.clock import Clock
 from paramfleet_shared.tables.rows.choosing import Choice
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.values.ids import Rank
+from paramfleet_shared.values.spans import MissedUpdates
 
 __all__ = ["Checkpointing"]
 
@@ -254,6 +255,7 @@ class Checkpointing:
                     SavedTable(
                         spec=gathering.spec(spec),
                         version=gathering.version(spec, image.versions[spec.name]),
+                        missed=image.missed.get(spec.name, MissedUpdates()),
                     ).to_wire()
                     for spec in (table.spec for table in image.tables)
                 ],

@@ -257,6 +257,8 @@ async def _load_tables(
             loaded.left_out.append(StatesLeftOut(spec.name, *rules))
         else:
             table.num_updates = each.version
+            if isinstance(table, DenseTable):
+                table.missed = each.missed.part((table.start, table.stop))
         files = layers.files(each.spec.name)
         if isinstance(table, SparseTable):
             while (file := await asyncio.to_thread(next, files, None)) is not None:
@@ -302,6 +304,8 @@ async def trained_otherwise(
         left_out.append(StatesLeftOut(spec.name, saved.optimizer.rule, spec.optimizer.rule))
     else:
         fresh.num_updates = table.num_updates
+        if isinstance(table, DenseTable) and isinstance(fresh, DenseTable):
+            fresh.missed = table.missed
     if isinstance(table, SparseTable) and isinstance(fresh, SparseTable):
         chunk_rows = _chunk_rows(saved)
         for old, new in zip(table.blocks, fresh.blocks, strict=True):

@@ -24,6 +24,7 @@ from paramfleet_pserver.requests.row_requests import RemoveRequest, WriteRequest
 from paramfleet_pserver.tables.capacity import Claims
 from paramfleet_pserver.tables.old_values import OldVersions, StepBefore
 from paramfleet_pserver.tables.owners import Job, Owners, when_done
+from paramfleet_pserver.tables.parts import Stepping, is_stepping
 from paramfleet_pserver.tables.table import Table
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.errors import FleetError
@@ -223,7 +224,9 @@ class StepApplier(ServerMode):
 def _jobs(
     complete: CompleteStep[Kept], store: TableStore, before: StepBefore | None
 ) -> list[Job]:
-    """Make a step one update of every table; the lowest rank's learning rate counts.
+    """Make a step one update of every table that some worker has a gradient of.
+
+    The learning rate and the rule's numbers of the lowest rank that has one count.
 
     What it changes is put aside in ``before``.
     """
@@ -235,11 +238,12 @@ def _jobs(
     jobs: list[Job] = []
     for table in store:
         parts = by_table.get(table.spec.name, [])
-        if parts:  # else every worker has left its batch out
-            step = table.next_update()
-            lr = parts[0][0].lr
+        if parts:  # else no worker has a gradient of it
             contents = [part.content.scaled(scale) for part, scale in parts]
             if before is not None:
                 jobs += before.keep_jobs(table, contents)
-            jobs += table.update_jobs(contents, lr=lr, step=step)
+            is_update = any(map(is_stepping, contents))
+            number = table.next_update() if is_update else table.num_updates
+            first, _ = parts[0]
+            jobs += table.update_jobs(contents, Stepping(first.lr, number, first.rule))
     return jobs

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_pserver.commands.geo import ANNOUNCED_ROWS
@@ -156,7 +157,7 @@ def _describe_push(command: Update | Contribute) -> _Described:
     push = command.push
     tensors: dict[str, NDArray[Any]] = {}
     parts = [
-        {**_describe_part(index, part, "grads", tensors), "lr": part.lr}
+        {**_describe_part(index, part, "grads", tensors), "lr": part.lr, **_numbers_in(part)}
         for index, part in enumerate(push.parts)
     ]
     about = {**_describe_head(push), "first": push.first, "weight": push.weight}
@@ -180,6 +181,15 @@ def _describe_exchange(command: Exchange) -> _Described:
         for index, part in enumerate(exchange.parts)
     ]
     return {**_describe_head(exchange), "parts": parts}, tensors | _progress_in(exchange)
+
+
+def _numbers_in(part: PushPart) -> dict[str, Any]:
+    """Return in which numbers a part's rule differs from its table's."""
+    if part.rule is None:
+        return {}
+    declared = part.table.spec.optimizer.constants
+    numbers = {k: each for k, each in part.rule.constants.items() if each != declared[k]}
+    return {"numbers": numbers}
 
 
 def _describe_head(change: PushRequest | ExchangeRequest) -> dict[str, Any]:
@@ -213,10 +223,18 @@ def _describe_part(
             about["now"] = content.now
         if content.marks is not None:
             tensors[f"{index}.marks"] = content.marks
-    elif content.piece is not None:
+        return about
+    if content.piece is not None:
         where, piece = content.where, content.piece
         about |= {"start": where.start, "stop": where.stop}
         about |= {"update": piece.first, "square": piece.square}
+    if content.spans is not None:
+        tensors[f"{index}.spans"] = np.array(content.spans, np.int64).reshape(-1, 2)
+    if not content.is_update:
+        about["only_sets"] = True
+    if content.set_before is not None:
+        tensors[f"{index}.set_at"] = content.set_before.places
+        tensors[f"{index}.set_to"] = content.set_before.values
     return about
 
 
@@ -228,6 +246,8 @@ def _describe_assign(command: Assign) -> _Described:
     assign = command.assign
     about: dict[str, Any] = {"rank": assign.rank, "incarnation": assign.incarnation}
     about |= {"table": assign.table.spec.name, "only_if_new": assign.only_if_new}
+    if assign.places is not None:
+        return about, {"set_at": assign.places, "set_to": assign.values}
     return about, {"rows": assign.values}
 
 

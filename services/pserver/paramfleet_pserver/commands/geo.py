@@ -43,6 +43,7 @@ from paramfleet_pserver.tables.parts import (
     DensePart,
     Guarded,
     SparsePart,
+    Stepping,
     square_of,
 )
 from paramfleet_pserver.tables.table import DenseTable, SparseTable, Table
@@ -106,14 +107,12 @@ class GeoExchange(ServerMode):
             content = part.content
             if isinstance(table, DenseTable) and isinstance(content, DensePart):
                 content = table.resolved(content, request.identity)
-            number = table.number_of(content)
+            by = Stepping(part.lr, table.number_of(content))
             pace = Pace(num_workers, part.damping)
             is_guarded = part.guarded_steps > 0 and num_workers > 1
             if isinstance(table, DenseTable) and is_guarded:
                 num_steps = part.guarded_steps
-                jobs += table.guarded_jobs(
-                    content, lr=part.lr, step=number, pace=pace, num_steps=num_steps
-                )
+                jobs += table.guarded_jobs(content, by, pace=pace, num_steps=num_steps)
                 continue
             if isinstance(content, DensePart):
                 content = content._replace(scale=self.share(pace))
@@ -125,9 +124,9 @@ class GeoExchange(ServerMode):
                 guarded_steps = part.guarded_steps if is_guarded else 0
                 jobs += self._weigh_jobs(part, content, request, pace, guarded_steps)
             if isinstance(content, SparsePart) and table.spec.creates_at_push:
-                jobs += self._add_jobs(table, content, number, request.rank)
+                jobs += self._add_jobs(table, content, by.step, request.rank)
                 continue
-            jobs += table.update_jobs([content], lr=part.lr, step=number)
+            jobs += table.update_jobs([content], by)
             if isinstance(content, SparsePart):
                 jobs += self._record_jobs(table, content, request.rank)
         return jobs

@@ -71,7 +71,7 @@ from paramfleet_pserver.requests.row_requests import (
 )
 from paramfleet_pserver.tables.capacity import Claims
 from paramfleet_pserver.tables.owners import Job, Owners, when_done
-from paramfleet_pserver.tables.parts import DensePart, is_counted
+from paramfleet_pserver.tables.parts import DensePart, SetValues, Stepping, is_counted
 from paramfleet_pserver.tables.table import DenseTable
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.errors.served import (
@@ -494,12 +494,12 @@ class Machine:
         table, content = part.table, part.content
         if isinstance(table, DenseTable) and isinstance(content, DensePart):
             content = table.resolved(content, identity)
-        step = table.number_of(content)
+        by = Stepping(part.lr, table.number_of(content), part.rule)
         if self.terms.async_rate == "full":
-            return table.update_jobs([content], lr=part.lr, step=step)
+            return table.update_jobs([content], by)
         workers = max(1, self.num_members)
-        pace = pace_of(table.spec.optimizer, update=step, workers=workers)
-        return table.paced_jobs(content, lr=part.lr, step=step, pace=pace)
+        pace = pace_of(table.spec.optimizer, update=max(1, by.step), workers=workers)
+        return table.paced_jobs(content, by, pace=pace)
 
     def _contribute(self, push: PushRequest, claims: Claims) -> Outcome:
         steps = self._stepping("contribute")
@@ -700,7 +700,10 @@ class Machine:
             return self._done(is_changed=False, is_noted=is_newer)
         table.is_assigned = True
         self.mode.note_write(table, f"an assignment by worker {assign.rank}")
-        return Outcome(applied=self.owners.start([table.assign_job(assign.values)]))
+        job = table.assign_job(assign.values)
+        if assign.places is not None:
+            job = table.set_job(SetValues(assign.places, assign.values))
+        return Outcome(applied=self.owners.start([job]))
 
     def _join(self, command: Join) -> Outcome:
         rank, incarnation = command.rank, command.incarnation

@@ -24,7 +24,7 @@ from paramfleet_pserver.requests.row_requests import RemoveRequest, WriteRequest
 from paramfleet_pserver.tables.capacity import Claims
 from paramfleet_pserver.tables.columns import PassPart, write_jobs
 from paramfleet_pserver.tables.owners import Owners, when_done
-from paramfleet_pserver.tables.table import Table
+from paramfleet_pserver.tables.table import DenseTable, Table
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.errors.served import (
     ForeignWriteError,
@@ -33,6 +33,7 @@ from paramfleet_shared.errors.served import (
     PassUpdatesError,
 )
 from paramfleet_shared.values.ids import Rank, Step
+from paramfleet_shared.values.spans import MissedUpdates
 
 __all__ = ["KeptPiece", "PassMode"]
 
@@ -174,6 +175,8 @@ class PassMode(ServerMode):
         for part in (part for piece in kept for part in piece.parts):
             tables[part.table.spec.name] = part.table
             part.table.num_updates = max(part.table.num_updates, part.updates)
+            if isinstance(part.table, DenseTable):
+                part.table.missed = MissedUpdates(part.missed)
             jobs += write_jobs(part)
         for table in tables.values():
             table.num_pushes += 1

@@ -1,6 +1,7 @@
 """The parts of a push or an exchange: which numbers are for which rows or values."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -8,16 +9,18 @@ from numpy.typing import NDArray
 
 from paramfleet_pserver.requests.fields import Fields
 from paramfleet_pserver.requests.tensors import PartIds, change_of, tensor_of
-from paramfleet_pserver.tables.parts import DensePart, Piece, SparsePart
+from paramfleet_pserver.tables.parts import DensePart, Piece, SetValues, SparsePart
 from paramfleet_pserver.tables.table import DenseTable, SparseTable, Table
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.net.wire.identity import FIRST_SEQUENCE, ChangeIdentity
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message
 from paramfleet_shared.tables.encoding import WIRE_DTYPES
 from paramfleet_shared.tables.rows.evicting import latest_of
+from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 from paramfleet_shared.values.ids import Rank
+from paramfleet_shared.values.spans import MissedUpdates, Span
 
-__all__ = ["Changes", "identity_of"]
+__all__ = ["Changes", "identity_of", "missed_in", "rule_of_step", "set_values_of", "spans_in"]
 
 _ChangeIds = Literal["plain", "delta", "pulled", "same"]
 _CHANGE_IDS: tuple[_ChangeIds, ...] = ("plain", "delta", "pulled", "same")
@@ -34,6 +37,74 @@ def identity_of(fields: Fields) -> ChangeIdentity:
         incarnation=fields.integer("incarnation"),
         sequence=fields.integer("sequence", least=FIRST_SEQUENCE),
     )
+
+
+def rule_of_step(part: Fields, spec: TableSpec) -> OptimizerSpec | None:
+    """Return a table's rule with the numbers that a part says; None if it says none.
+
+    Raises:
+        MalformedMessageError: if the rule has no such number.
+        TableSpecError: if one is outside of its range.
+    """
+    if not part.has("numbers"):
+        return None
+    known, numbers = spec.optimizer, part.map("numbers")
+    if not numbers.keys() <= known.constants.keys():
+        rule = f"must be of {', '.join(known.constants)}"
+        raise MalformedMessageError(where="part field 'numbers'", rule=rule)
+    wire = {**known.to_wire(), **numbers}
+    return replace(spec, optimizer=OptimizerSpec(**wire)).optimizer  # both check them
+
+
+def spans_in(
+    message: Message, name: str, table: DenseTable, within: Span
+) -> tuple[Span, ...] | None:
+    """Return spans of a dense table's range; None if the message has none of that name.
+
+    Raises:
+        MalformedMessageError: if they aren't in order, disjoint and inside ``within``.
+        RowShapeError: if the tensor has another dtype or shape.
+    """
+    if name not in message.tensors:
+        return None
+    bounds = tensor_of(message, name, table, dtype="int64", shape=(None, 2))
+    at, end = within
+    for start, stop in bounds.tolist():
+        if not at <= start < stop <= end:
+            rule = f"must be spans in order within {within[0]}..{end}"
+            raise MalformedMessageError(where=f"tensor {name!r}", rule=rule)
+        at = stop
+    return tuple((start, stop) for start, stop in bounds.tolist())
+
+
+def set_values_of(message: Message, name: str, table: DenseTable) -> SetValues | None:
+    """Return values that a program has set; None if the message has none of that name.
+
+    Raises:
+        MalformedMessageError: if their places don't rise within the range.
+        RowShapeError: if a tensor has another dtype or shape.
+    """
+    if f"{name}_at" not in message.tensors:
+        return None
+    places = tensor_of(message, f"{name}_at", table, dtype="int64", shape=(None,))
+    values = tensor_of(message, f"{name}_to", table, dtype="float32", shape=places.shape)
+    inside = not len(places) or (places[0] >= 0 and places[-1] < table.num_rows)
+    if not inside or not (places[1:] > places[:-1]).all():
+        rule = f"must rise within the {table.num_rows} values held here"
+        raise MalformedMessageError(where=f"tensor '{name}_at'", rule=rule)
+    return SetValues(places, values)
+
+
+def missed_in(about: Fields, size: int) -> MissedUpdates:
+    """Return how many updates the values of a range have missed.
+
+    Raises:
+        MalformedMessageError: if these aren't counts of its values.
+    """
+    try:
+        return MissedUpdates.checked(about.rows("missed", 3), size)
+    except ValueError as error:
+        raise MalformedMessageError(where="field 'missed'", rule=str(error)) from error
 
 
 class Changes:
@@ -103,7 +174,14 @@ class Changes:
         assert isinstance(table, DenseTable), "a table is sparse or dense"
         piece, at, stop = self._piece(part, table)
         values = change_of(self._message, name, table, wire=wire, shape=(stop - at,))
-        return DensePart(values, wire, at=at, piece=piece)
+        part_of_range = DensePart(values, wire, at=at, piece=piece)
+        if self._tensor != "grads":
+            return part_of_range
+        return part_of_range._replace(
+            spans=spans_in(self._message, f"{index}.spans", table, (at, stop)),
+            set_before=set_values_of(self._message, f"{index}.set", table),
+            is_update=not part.flag("only_sets"),
+        )
 
     def _marks(self, index: int, table: SparseTable, num: int) -> NDArray[np.uint8] | None:
         """Return what an exchange says of each row of a table that counts, uint8 [n].

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_pserver.core.pacing import ASYNC_RATES, AsyncRate
-from paramfleet_pserver.requests.changes import Changes
+from paramfleet_pserver.requests.changes import Changes, rule_of_step
 from paramfleet_pserver.requests.fields import Fields
 from paramfleet_pserver.requests.tensors import PartIds
 from paramfleet_pserver.tables.parts import DensePart, SparsePart
@@ -24,7 +24,7 @@ from paramfleet_shared.net.wire.limits import DEFAULT_LIMITS
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message
 from paramfleet_shared.tables.encoding import WIRE_DTYPES, WireDtype, buffer_for, encoded_bytes
 from paramfleet_shared.tables.rows.ctr import NUM_SEEN
-from paramfleet_shared.tables.spec import TableSpec
+from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 from paramfleet_shared.values.ids import Rank, Step
 
 __all__ = [
@@ -129,6 +129,8 @@ class PushPart(NamedTuple):
     table: Table
     content: SparsePart | DensePart
     lr: float
+    rule: OptimizerSpec | None = None
+    """The table's rule with the numbers of this step; None for those of the declaration."""
 
 
 class PushRequest(NamedTuple):
@@ -352,6 +354,7 @@ def push_request(message: Message, store: TableStore, *, pieces: bool = False) -
         UnknownTableError: if a table wasn't declared.
         PulledIdsGoneError: if a part names a pull whose ids aren't kept any more.
         RowShapeError: if a tensor's dtype or shape is wrong.
+        TableSpecError: if a number of a part's rule is outside of its range.
     """
     fields = Fields(message.fields, where="push")
     changes = Changes(message, store, fields, tensor="grads", pieces=pieces)
@@ -365,7 +368,12 @@ def push_request(message: Message, store: TableStore, *, pieces: bool = False) -
         continues=fields.flag("continues"),
         first=None if first is None else Step(first),
         parts=tuple(
-            PushPart(table=table, content=content, lr=part.number("lr"))
+            PushPart(
+                table=table,
+                content=content,
+                lr=part.number("lr"),
+                rule=rule_of_step(part, table.spec),
+            )
             for table, content, part in changes
         ),
         progress=_progress_of(message),

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from paramfleet_pserver.requests.changes import set_values_of
 from paramfleet_pserver.requests.fields import Fields
 from paramfleet_pserver.requests.tensors import tensor_of
 from paramfleet_pserver.tables.table import DenseTable
@@ -22,13 +23,16 @@ STAGED_DTYPES = frozenset(stored_dtype(wire) for wire in WIRE_DTYPES)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AssignRequest:
-    """First values of this server's range of a dense table."""
+    """First values of this server's range of a dense table, or some that a program has set."""
 
     rank: Rank
     incarnation: int
     table: DenseTable
     only_if_new: bool
     values: NDArray[np.float32]
+    """Of the whole range, or of ``places``."""
+    places: NDArray[np.int64] | None = None
+    """Which values of the range these are, rising; None for all."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,13 +61,17 @@ def assign_request(message: Message, store: TableStore) -> AssignRequest:
     """
     fields = Fields(message.fields, where="assign")
     table = _dense_table(fields, store, where="assign")
-    shape = (table.num_rows,)
+    places, values = set_values_of(message, "set", table) or (None, None)
+    if values is None:
+        shape = (table.num_rows,)
+        values = tensor_of(message, "rows", table, dtype="float32", shape=shape)
     return AssignRequest(
         rank=Rank(fields.integer("rank")),
         incarnation=fields.integer("incarnation"),
         table=table,
         only_if_new=fields.flag("only_if_new"),
-        values=tensor_of(message, "rows", table, dtype="float32", shape=shape),
+        values=values,
+        places=places,
     )
 
 

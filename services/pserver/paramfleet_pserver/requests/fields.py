@@ -100,6 +100,16 @@ class Fields:
             raise self._wrong(name, "must be a list of strings")
         return value
 
+    def rows(self, name: str, width: int) -> list[list[int]]:
+        """Return a list of lists of ``width`` whole numbers; absent is empty."""
+        value = self._values.get(name, [])
+        if type(value) is not list or not all(
+            type(row) is list and len(row) == width and all(type(n) is int for n in row)
+            for row in value
+        ):
+            raise self._wrong(name, f"must be a list of lists of {width} whole numbers")
+        return value
+
     def choice(self, name: str, choices: Collection[_Choice], default: _Choice) -> _Choice:
         """Return one of some strings; absent is ``default``."""
         value = self._values.get(name, default)

@@ -10,7 +10,8 @@ from paramfleet_pserver.requests.checked import ExchangeRequest, PushRequest
 from paramfleet_pserver.requests.dense_requests import AssignRequest
 from paramfleet_pserver.requests.pass_requests import PrepareRequest
 from paramfleet_pserver.requests.row_requests import WriteRequest
-from paramfleet_pserver.tables.parts import DensePart, SparsePart
+from paramfleet_pserver.tables.parts import DensePart, SetValues, SparsePart
+from paramfleet_pserver.tables.table import Table
 from paramfleet_shared.errors.served import (
     LearningRateRefusedError,
     NonFiniteGradientError,
@@ -28,6 +29,7 @@ from paramfleet_shared.tables.encoding import (
 from paramfleet_shared.tables.rows.ctr import num_miscounted
 from paramfleet_shared.tables.rows.states import check_rows
 from paramfleet_shared.values.bounds import GRADIENT_LOG2, MAX_LEARNING_RATE
+from paramfleet_shared.values.ids import Rank
 
 __all__ = ["check_change", "check_pass", "check_row_values", "check_values"]
 
@@ -42,6 +44,7 @@ async def check_change(request: PushRequest | ExchangeRequest) -> None:
         BadWeightError: if no mean can use the weight.
         LearningRateRefusedError: if a rate is negative or too large.
         NonFiniteGradientError: if a number is NaN, infinite or too large.
+        NonFiniteValuesError: if a program has set a value that is NaN or infinite.
         ShowCountError: if rows that count their use have no show, or fewer than 0 clicks.
     """
     rank, step = request.rank, request.step
@@ -66,6 +69,8 @@ async def check_change(request: PushRequest | ExchangeRequest) -> None:
                 count=num_nonfinite(numbers, wire, log2=log2),
                 limit=2.0**log2,
             )
+        if isinstance(part.content, DensePart) and part.content.set_before is not None:
+            _check_set(part.table, part.content.set_before, rank=rank)
         if isinstance(request, PushRequest) and part.table.spec.optimizer.num_counts:
             wrong = num_miscounted(decode_rows(numbers, wire))
             if wrong:
@@ -101,6 +106,13 @@ async def check_row_values(request: WriteRequest) -> None:
             rank=request.rank,
             count=num_nonfinite(values, "float32", log2=GRADIENT_LOG2),
         )
+
+
+def _check_set(table: Table, given: SetValues, *, rank: Rank) -> None:
+    values = Encoded(given.values)
+    if not is_finite(values, "float32", log2=128):
+        count = num_nonfinite(values, "float32")
+        raise NonFiniteValuesError(table=table.spec.name, rank=rank, count=count)
 
 
 async def check_pass(request: PrepareRequest) -> None:

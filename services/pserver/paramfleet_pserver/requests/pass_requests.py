@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_pserver.core.passes import Piece
+from paramfleet_pserver.requests.changes import missed_in
 from paramfleet_pserver.requests.checked import checked_answer_bytes
 from paramfleet_pserver.requests.fields import MAX_PARTS, Fields
 from paramfleet_pserver.requests.tensors import PartIds, tensor_of
@@ -241,6 +242,7 @@ def _prepared(
         updates=part.integer("updates"),
         stepped=part.flag("stepped"),
         came=_came(message, part, ids, index, table),
+        missed=missed_in(part, table.num_rows).counts() if rows is None else (),
     )
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from paramfleet_pserver.requests.changes import missed_in
 from paramfleet_pserver.requests.fields import Fields
 from paramfleet_pserver.requests.tensors import tensor_of
 from paramfleet_pserver.tables.table import DenseTable, SparseTable, Table
@@ -28,6 +29,7 @@ def describe_table(table: Table, index: int) -> tuple[dict[str, Any], dict[str, 
     about = {"spec": table.spec.to_wire(), "updates": table.num_updates}
     if isinstance(table, DenseTable):
         dense = table.range
+        about["missed"] = [*map(list, table.missed.counts())]
         return about, {f"{index}.values": dense.values, f"{index}.states": dense.states}
     assert isinstance(table, SparseTable), "a table is sparse or dense"
     blocks = [block.rows.export(0, block.rows.num_places) for block in table.blocks]
@@ -52,6 +54,7 @@ def read_table(
     """
     table.num_updates, table.is_loaded = about.integer("updates"), True
     if isinstance(table, DenseTable):
+        table.missed = missed_in(about, table.num_rows)
         shapes = (table.range.values.shape, table.range.states.shape)
         table.range.assign(
             *(

@@ -59,6 +59,8 @@ class PassPart(NamedTuple):
     """Of a range: whether its optimizer has stepped ever."""
     came: CameIds | None = None
     """Of a table with an entry, if some came."""
+    missed: tuple[tuple[int, int, int], ...] = ()
+    """Of a range: how many of these steps had no gradient for each of its values."""
 
     @property
     def num_bytes(self) -> int:
@@ -72,6 +74,8 @@ class PassPart(NamedTuple):
         if isinstance(self.content, DensePart):
             where = self.content.where
             about |= {"start": where.start, "stop": where.stop}
+        if self.missed:
+            about["missed"] = [*map(list, self.missed)]
         if self.came is not None:
             about["refused"] = self.came.refused
         return about

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -18,15 +19,20 @@ from paramfleet_shared.tables.encoding import (
     encode_rows,
 )
 from paramfleet_shared.tables.sparse import SparseShard
+from paramfleet_shared.tables.spec import OptimizerSpec
+from paramfleet_shared.values.spans import Span, union
 
 __all__ = [
     "DensePart",
     "Guarded",
     "Piece",
+    "SetValues",
     "SparsePart",
+    "Stepping",
     "Update",
     "encode_values",
     "is_counted",
+    "is_stepping",
     "numbers_of",
     "pull_rows",
     "push_guarded_rows",
@@ -126,6 +132,15 @@ class Piece(NamedTuple):
     """The squared length of all the update's numbers here."""
 
 
+class SetValues(NamedTuple):
+    """Values of a dense table that a worker's program has changed itself, not its optimizer."""
+
+    places: NDArray[np.int64]
+    """Of the values in this server's range, rising. [k]"""
+    values: NDArray[np.float32]
+    """[k]"""
+
+
 class DensePart(NamedTuple):
     """One worker's numbers for this server's range of a dense table, or for a piece of it."""
 
@@ -141,11 +156,28 @@ class DensePart(NamedTuple):
     """What it is a piece of; None for the whole range."""
     update: Update | None = None
     """The same as the table knows it, from when the piece is applied."""
+    spans: tuple[Span, ...] | None = None
+    """Which values of the range have a gradient; None for all of the part. No others step."""
+    set_before: SetValues | None = None
+    """What the range's values are overwritten with before the update."""
+    is_update: bool = True
+    """Whether values of the table have a gradient, here or on another server: else the part
+    only sets some."""
 
     @property
     def numbers(self) -> Encoded:
         """Return the numbers, whatever the kind of table."""
         return self.values
+
+    @property
+    def stepping(self) -> tuple[Span, ...]:
+        """Return which values of the range have a gradient."""
+        if not self.is_update:
+            return ()
+        if self.spans is not None:
+            return self.spans
+        where = self.where
+        return union([(where.start, where.stop)])
 
     @property
     def where(self) -> slice:
@@ -164,6 +196,11 @@ class DensePart(NamedTuple):
 def is_counted(part: SparsePart | DensePart) -> bool:
     """Return whether a part counts as a push of its table: of several pieces the first."""
     return not isinstance(part, DensePart) or not part.at
+
+
+def is_stepping(part: SparsePart | DensePart) -> bool:
+    """Return whether a part makes an update, and doesn't only set values."""
+    return not isinstance(part, DensePart) or part.is_update
 
 
 def pull_rows(block: SparseShard, part: SparsePart, *, create: bool) -> None:
@@ -186,9 +223,22 @@ def pull_rows(block: SparseShard, part: SparsePart, *, create: bool) -> None:
         encode_rows(rows, part.wire, out=some.rows)
 
 
-def push_rows(block: SparseShard, parts: list[SparsePart], lr: float, step: int) -> None:
+class Stepping(NamedTuple):
+    """How far and by which numbers a table steps in one update."""
+
+    lr: float
+    """Learning rate."""
+    step: int
+    """The update's number, from 1."""
+    rule: OptimizerSpec | None = None
+    """The table's rule with the numbers of this update; None for those that it was declared
+    with."""
+
+
+def push_rows(block: SparseShard, parts: list[SparsePart], by: Stepping) -> None:
     """Let a block's rows step by one update that is made of parts, in this order."""
-    unscaled = block.spec.num_unscaled
+    unscaled, (lr, step, rule) = block.spec.num_unscaled, by
+    block.train_by(rule)
     if len(parts) > 1:
         ids = np.concatenate([part.ids for part in parts])
         rows = np.concatenate([numbers_of(part, unscaled) for part in parts])
@@ -210,26 +260,57 @@ def write_rows(block: SparseShard, part: SparsePart) -> None:
         block.admission.num_admitted += block.num_rows - before
 
 
-def push_values(dense: DenseRange, parts: Sequence[DensePart], lr: float, step: int) -> None:
-    """Let a range's values step by the sum of parts, in this order; all are of one piece."""
+def push_values(
+    dense: DenseRange,
+    parts: Sequence[DensePart],
+    by: Stepping,
+    segments: Sequence[tuple[int, int, int]] | None = None,
+) -> None:
+    """Let a range's values step by the sum of parts, in this order; all are of one piece.
+
+    Values that workers have set are overwritten before: the first part that has one counts.
+
+    Args:
+        dense: The range.
+        parts: At least one.
+        by: How they step.
+        segments: Which values step, as (start, stop, the number of their step); None for all,
+            by the update's number.
+    """
     where, update = parts[0].where, parts[0].update
+    for part in reversed(parts):
+        if part.set_before is not None:
+            dense.set_some(*part.set_before)
     if update is not None and update.first is None:
         update.first = dense.is_untouched
+    first = None if update is None else update.first
+    dense.train_by(by.rule)
+    if segments is None:
+        read = partial(_sum_of, parts, 0)
+        num = where.stop - where.start
+        dense.push_pieces(read, lr=by.lr, step=by.step, at=where.start, num=num, first=first)
+        return
+    for start, stop, number in segments:
+        read = partial(_sum_of, parts, start - where.start)
+        is_first = True if number == 1 else first  # torch begins each parameter by itself
+        num = stop - start
+        dense.push_pieces(read, lr=by.lr, step=number, at=start, num=num, first=is_first)
 
-    def sum_of(piece: slice) -> NDArray[np.float32]:
-        total = numbers_of(parts[0].part(piece))
-        for part in parts[1:]:
-            total = total + numbers_of(part.part(piece))
-        return total
 
-    dense.push_pieces(
-        sum_of,
-        lr=lr,
-        step=step,
-        at=where.start,
-        num=where.stop - where.start,
-        first=None if update is None else update.first,
-    )
+def _sum_of(parts: Sequence[DensePart], skipped: int, piece: slice) -> NDArray[np.float32]:
+    """Return the sum of what parts have of a piece that counts from behind ``skipped``."""
+    where = slice(skipped + piece.start, skipped + piece.stop)
+    total = _numbers_in(parts[0], where)
+    for part in parts[1:]:
+        total = total + _numbers_in(part, where)
+    return total
+
+
+def _numbers_in(part: DensePart, where: slice) -> NDArray[np.float32]:
+    """Return some of a part's numbers, scaled: a scale on the way is of ``DENSE_WIDTH``."""
+    begins = where.start % DENSE_WIDTH if part.values.scales is not None else 0
+    numbers = numbers_of(part.part(slice(where.start - begins, where.stop)))
+    return numbers[begins:] if begins else numbers
 
 
 _LEAST_STEPS = 1e-30
@@ -251,14 +332,14 @@ class Guarded(NamedTuple):
 
 
 def push_guarded_rows(
-    block: SparseShard, part: SparsePart, lr: float, step: int, guarded: Guarded
+    block: SparseShard, part: SparsePart, by: Stepping, guarded: Guarded
 ) -> None:
     """As ``push_rows`` of one part, as far as the guard lets it."""
     if part.wire != "float32":
         part = part._replace(rows=Encoded(decode_rows(part.rows, part.wire)), wire="float32")
     stride = guarded.stride(square_of(part, unscaled=block.spec.num_unscaled))
     share = guarded.pace.share_at(stride.power)
-    push_rows(block, [part._replace(scale=stride.scale)], lr * share, step)
+    push_rows(block, [part._replace(scale=stride.scale)], by._replace(lr=by.lr * share))
 
 
 def square_of(part: SparsePart, *, unscaled: int) -> float:
@@ -273,7 +354,11 @@ def square_of(part: SparsePart, *, unscaled: int) -> float:
 
 
 def push_guarded_values(
-    dense: DenseRange, part: DensePart, lr: float, step: int, guarded: Guarded
+    dense: DenseRange,
+    part: DensePart,
+    by: Stepping,
+    guarded: Guarded,
+    segments: Sequence[tuple[int, int, int]] | None = None,
 ) -> None:
     """As ``push_values`` of one part, as far as the guard lets it."""
     update = part.update
@@ -284,7 +369,7 @@ def push_guarded_values(
     scale, share = stride.scale, guarded.pace.share_at(stride.power)
     if dense.spec.optimizer.record.adds:  # it has no rate
         scale *= share
-    push_values(dense, [part._replace(scale=scale)], lr * share, step)
+    push_values(dense, [part._replace(scale=scale)], by._replace(lr=by.lr * share), segments)
 
 
 def _square_of_values(part: DensePart) -> float:

@@ -22,7 +22,9 @@ from paramfleet_pserver.tables.owners import Job, Owners
 from paramfleet_pserver.tables.parts import (
     DensePart,
     Guarded,
+    SetValues,
     SparsePart,
+    Stepping,
     Update,
     is_counted,
     pull_rows,
@@ -42,6 +44,7 @@ from paramfleet_shared.tables.rows.batch import RowIds
 from paramfleet_shared.tables.rows.cold import ColdRows
 from paramfleet_shared.tables.rows.evicting import Worths, is_valued
 from paramfleet_shared.tables.spec import TableSpec
+from paramfleet_shared.values.spans import MissedUpdates, union
 
 __all__ = ["QUANTILES", "DenseTable", "SparseTable", "Table"]
 
@@ -114,35 +117,31 @@ class Table(ABC):
         return 0
 
     @abstractmethod
-    def update_jobs(
-        self, parts: "Sequence[SparsePart | DensePart]", *, lr: float, step: int
-    ) -> list[Job]:
+    def update_jobs(self, parts: "Sequence[SparsePart | DensePart]", by: Stepping) -> list[Job]:
         """Apply one update made of workers' parts, in this order.
 
         Args:
             parts: Of the table's kind; at least one.
-            lr: Learning rate.
-            step: The update's number, from 1.
+            by: How the table steps.
         """
 
     def paced_jobs(
-        self, part: "SparsePart | DensePart", *, lr: float, step: int, pace: Pace
+        self, part: "SparsePart | DensePart", by: Stepping, *, pace: Pace
     ) -> list[Job]:
         """Apply one update made of one worker's part, as far as the pace lets it.
 
         Args:
             part: Of the table's kind.
-            lr: Learning rate.
-            step: The update's number, from 1.
+            by: How the table steps.
             pace: Of the update.
         """
         if pace.workers == 1 or not is_guarded(self.spec.optimizer):
-            return self.update_jobs([part], lr=lr * pace.share, step=step)
-        return self.guarded_jobs(part, lr=lr, step=step, pace=pace)
+            return self.update_jobs([part], by._replace(lr=by.lr * pace.share))
+        return self.guarded_jobs(part, by, pace=pace)
 
     @abstractmethod
     def guarded_jobs(
-        self, part: "SparsePart | DensePart", *, lr: float, step: int, pace: Pace
+        self, part: "SparsePart | DensePart", by: Stepping, *, pace: Pace
     ) -> list[Job]:
         """Apply one update as ``paced_jobs`` does, with a look at its gradients."""
 
@@ -162,7 +161,11 @@ class Table(ABC):
 
     def number_of(self, part: "SparsePart | DensePart") -> int:
         """Return the number of the update that a part makes; its pieces have one together."""
-        if not isinstance(part, DensePart) or part.update is None:
+        if not isinstance(part, DensePart):
+            return self.next_update()
+        if not part.is_update:
+            return self.num_updates
+        if part.update is None:
             return self.next_update()
         if not part.update.number:
             part.update.number = self.next_update()
@@ -423,9 +426,7 @@ class SparseTable(Table):
                 yield block, own
 
     @override
-    def update_jobs(
-        self, parts: Sequence[SparsePart | DensePart], *, lr: float, step: int
-    ) -> list[Job]:
+    def update_jobs(self, parts: Sequence[SparsePart | DensePart], by: Stepping) -> list[Job]:
         self.num_pushes += len(parts)
         for part in parts:
             assert isinstance(part, SparsePart), "the request's reader sees to it"
@@ -440,14 +441,14 @@ class SparseTable(Table):
                     mine.append(part.part(where))
             if mine:
                 count = block.work(sum(len(part.ids) for part in mine))
-                act = partial(push_rows, block.rows, mine, lr, step)
+                act = partial(push_rows, block.rows, mine, by)
                 ahead = block.ahead(mine[0].ids)  # of more workers it is enough to begin with
                 jobs.append(Job(block.owner, count, act, ahead))
         return jobs
 
     @override
     def guarded_jobs(
-        self, part: SparsePart | DensePart, *, lr: float, step: int, pace: Pace
+        self, part: SparsePart | DensePart, by: Stepping, *, pace: Pace
     ) -> list[Job]:
         assert isinstance(part, SparsePart), "the request's reader sees to it"
         self.num_pushes += 1
@@ -457,7 +458,7 @@ class SparseTable(Table):
             mine = part.part(part.within(block.shards))
             if count := len(mine.ids):
                 guarded = Guarded(guard, pace)
-                act = partial(push_guarded_rows, block.rows, mine, lr, step, guarded)
+                act = partial(push_guarded_rows, block.rows, mine, by, guarded)
                 jobs.append(Job(block.owner, block.work(count), act, block.ahead(mine.ids)))
         return jobs
 
@@ -488,6 +489,8 @@ class DenseTable(Table):
         self.owner = owner
         self.range = DenseRange(spec, start, stop)
         self.guards = (RateGuard(),)
+        self.missed = MissedUpdates()
+        """How many of the table's updates had no gradient for each value of the range."""
         self._updates: dict[int, Update] = {}
         """The latest of each worker that came in pieces."""
 
@@ -533,29 +536,55 @@ class DenseTable(Table):
         return self.job(copy, num_values=where.stop - where.start)
 
     @override
-    def update_jobs(
-        self, parts: Sequence[SparsePart | DensePart], *, lr: float, step: int
-    ) -> list[Job]:
+    def update_jobs(self, parts: Sequence[SparsePart | DensePart], by: Stepping) -> list[Job]:
         dense = [part for part in parts if isinstance(part, DensePart)]
         self.num_pushes += sum(map(is_counted, dense))
-        num = len(dense[0].values.rows)
-        return [self.job(partial(push_values, self.range, dense, lr, step), num_values=num)]
+        num, segments = len(dense[0].values.rows), self._segments(dense, by.step)
+        act = partial(push_values, self.range, dense, by, segments)
+        return [self.job(act, num_values=num)]
+
+    def _segments(
+        self, parts: Sequence[DensePart], number: int
+    ) -> list[tuple[int, int, int]] | None:
+        """Return which values an update steps, each with the number of its step.
+
+        Values for which no part has a gradient miss the update.
+
+        Args:
+            parts: What the update is made of.
+            number: The update's.
+
+        Returns:
+            (start, stop, number) of each; None for all values of the parts by ``number``.
+        """
+        if not self.missed and any(part.is_update and part.spans is None for part in parts):
+            return None  # nearly always
+        if not any(part.is_update for part in parts):
+            return []
+        stepping = union(span for part in parts for span in part.stepping)
+        where = parts[0].where
+        return self.missed.step(stepping, number, (where.start, where.stop))
 
     @override
     def guarded_jobs(
         self,
         part: SparsePart | DensePart,
+        by: Stepping,
         *,
-        lr: float,
-        step: int,
         pace: Pace,
         num_steps: float = 1.0,
     ) -> list[Job]:
         assert isinstance(part, DensePart), "the request's reader sees to it"
         self.num_pushes += is_counted(part)
         guarded = Guarded(self.guards[0], pace, num_steps)
-        act = partial(push_guarded_values, self.range, part, lr, step, guarded)
+        segments = self._segments([part], by.step)
+        act = partial(push_guarded_values, self.range, part, by, guarded, segments)
         return [self.job(act, num_values=len(part.values.rows))]
+
+    def set_job(self, values: SetValues) -> Job:
+        """Overwrite some of the range's values."""
+        act = partial(self.range.set_some, *values)
+        return self.job(act, num_values=len(values.places))
 
     def assign_job(self, values: NDArray[np.float32]) -> Job:
         """Overwrite the range's values, and let the new ones go where that is done."""
@@ -572,6 +601,7 @@ class DenseTable(Table):
         super().adopt(other)
         assert isinstance(other, DenseTable), "their specs are the same"
         self.range = other.range
+        self.missed = other.missed
         self.guards = (RateGuard(),)
 
     @override

@@ -165,6 +165,9 @@ class History:
         about: dict[str, Any] = {"rank": deed.rank}
         about["incarnation"] = self._incarnations[deed.rank]
         about |= {"kind": "assign", "table": "flat", "only_if_new": deed.continues}
+        if deed.guarded:
+            places = np.arange(1, SIZE, 3)
+            return Message(fields=about, tensors={"set_at": places, "set_to": values[places]})
         return Message(fields=about, tensors={"rows": values})
 
     def _name(self, deed: Deed) -> dict[str, Any]:
@@ -246,6 +249,8 @@ class History:
                 if self._mode == "geo" and self._store.find(table).spec.creates_at_push:
                     marks = random.choice([0, 0, 1, 2, 255], len(ids)).astype(np.uint8)
                     tensors[f"{index}.marks"] = marks
+            if not exchanges:
+                about |= self._of_push(deed, table, tensors, index)
             about |= {"lr": 0.1, "wire": deed.wire, "ack": deed.step, "max_rows": MOST_ROWS}
             about |= {"damping": deed.damping, "guarded_steps": float(deed.guarded)}
             parts.append(about)
@@ -253,6 +258,27 @@ class History:
         fields |= {"parts": parts, "continues": deed.continues}
         tensors["progress"] = np.frombuffer(b"state %d" % deed.seed, np.uint8)
         return Message(fields=fields, tensors=tensors)
+
+    def _of_push(
+        self, deed: Deed, table: str, tensors: dict[str, Any], index: int
+    ) -> dict[str, Any]:
+        """Return what a push says of a part beside its gradients, of some of them."""
+        random, about = np.random.default_rng([deed.seed, index]), dict[str, Any]()
+        constants = self._store.find(table).spec.optimizer.constants
+        if "beta1" in constants and random.random() < 0.3:
+            about["numbers"] = {"beta1": 0.25 + 0.5 * float(random.random())}
+        if table != "flat":
+            return about
+        if deed.seed % 3 == 0:
+            stop = SIZE // 2
+            spans = [[], [[0, 2]], [[1, 2], [3, stop]]][deed.seed % 9 // 3]
+            tensors[f"{index}.spans"] = np.array(spans, np.int64).reshape(-1, 2)
+            about["only_sets"] = not spans and deed.continues
+        if deed.seed % 4 == 0:
+            places = np.flatnonzero(random.random(SIZE) < 0.4).astype(np.int64)
+            tensors[f"{index}.set_at"] = places
+            tensors[f"{index}.set_to"] = random.normal(size=len(places)).astype(np.float32)
+        return about
 
 
 class Replica:
@@ -376,6 +402,7 @@ def state_of(machine: Machine, *, same_owners: bool) -> Iterator[Any]:
             yield dense.values.tobytes() + dense.states.tobytes()
             yield dense.is_untouched, sorted(vars(table.guards[0]).items())
             yield sorted(table._updates.items())
+            yield table.missed.counts()
         elif isinstance(table, SparseTable):
             yield from _rows_of(table)
             yield sorted(
@@ -431,6 +458,7 @@ def _kept_by(mode: ServerMode) -> Iterator[Any]:
                 yield step, rank, weight
                 for part in kept.parts:
                     yield part.content.numbers.rows.tobytes()
+                    yield part.rule, getattr(part.content, "spans", None)
     if isinstance(mode, PassMode):
         book = mode.book
         yield book.committed, book.state

@@ -64,9 +64,12 @@ class AsyncMode(ServedMode):
         self._job.communicator.wait(self.sender.start(self._job.communicator))
 
     def step(self, *, examples: int) -> None:
-        """Take a step that waits, or one that doesn't; keep to ``max_staleness``."""
+        """Take a step that waits, or one that doesn't; keep to ``max_staleness``.
+
+        One before which the program has changed dense values waits: it reads what it wrote.
+        """
         gradients = self._gradients(examples=examples, dense=self._in_place is None)
-        if self._is_fresh:
+        if self._is_fresh or gradients.sets_values:
             self._step_fresh(gradients)
         else:
             self._step_beside(gradients)
@@ -108,8 +111,9 @@ class AsyncMode(ServedMode):
                 self.refresh()
 
     def flush(self) -> None:
-        """Return when every queued gradient is applied."""
+        """Return when every queued gradient is applied, and what the program has changed."""
         self._job.communicator.wait(self.sender.drain())
+        self.send_changes()
 
     @override
     def remove(self, table: SparseTable, ids: NDArray[np.int64]) -> int:

@@ -1,9 +1,9 @@
 """async's way out: a bounded queue of gradients, merged, pushed, and dense values back.
 
-Merging sums, in every mode of Fleet and here; two steps with different learning
-rates are never merged. The queue is the only back-pressure: a training thread
-that runs ahead of the network by ``send_queue_size`` steps waits, or, where nobody gave one, by
-more steps than a round trip needs.
+Merging sums, in every mode of Fleet and here; two steps with different learning rates, or
+other numbers of their rule, are never merged. The queue is the only back-pressure: a
+training thread that runs ahead of the network by ``send_queue_size`` steps waits, or, where
+nobody gave one, by more steps than a round trip needs.
 """
 
 import asyncio
@@ -24,6 +24,7 @@ from paramfleet.transport.communicator import Communicator
 from paramfleet.transport.in_flight import PUSHES_AT_ONCE, InFlight, Underway
 from paramfleet_shared.system.clock import Clock
 from paramfleet_shared.tables.rows.batch import RowBatch
+from paramfleet_shared.values.spans import Span, union
 
 __all__ = ["Sender", "merge"]
 
@@ -46,8 +47,11 @@ def merge(steps: Sequence[StepGradients], *, by_id: bool = False) -> StepGradien
     """
     if len(steps) == 1:
         return steps[0]
-    together = zip(*(step.parts for step in steps), strict=True)
-    parts = [_merge_parts(same, by_id=by_id) for same in together]
+    together: dict[str, list[TableGradient]] = {}
+    for step in steps:
+        for part in step.parts:
+            together.setdefault(part.name, []).append(part)
+    parts = [_merge_parts(same, by_id=by_id) for same in together.values()]
     examples = sum(step.examples for step in steps)
     last = steps[-1]
     return StepGradients(
@@ -66,15 +70,16 @@ def _merge_parts(same: Sequence[TableGradient], *, by_id: bool) -> TableGradient
         total = np.zeros_like(first.grads)
         for part in same:
             total += part.grads
-        return TableGradient(name=first.name, rows=None, grads=total, lr=first.lr)
+        spans: tuple[Span, ...] | None = None
+        if all(part.spans is not None for part in same):
+            spans = union(span for part in same for span in part.spans or ())
+        return replace(first, grads=total, spans=spans)
     merged = merge_pending(
         [RowBatch(p.rows.ids, p.grads, p.rows.offsets) for p in same if p.rows is not None],
         by_id=by_id,
     )
     now = max(part.now for part in same)
-    return TableGradient(
-        name=first.name, rows=merged.rows, grads=merged.values, lr=first.lr, now=now
-    )
+    return replace(first, rows=merged.rows, grads=merged.values, now=now)
 
 
 class Sender:
@@ -203,7 +208,7 @@ class Sender:
         for step in self._waiting:
             if len(steps) == self._mode.max_merge_var_num:
                 break
-            if steps and step.rates() != steps[0].rates():
+            if not all(former.goes_with(step) for former in steps):
                 break
             steps.append(step)
         return steps

@@ -49,7 +49,9 @@ class GpuBoxMode(ServedMode):
         tables: ModelTables,
     ) -> None:
         super().__init__(job, mode, optimizer, tables)
-        self._passes = ServedPasses(job, self._specs, tables, self, self.refresh)
+        self._passes = ServedPasses(
+            job, self._specs, tables, self, self.refresh, self.send_changes
+        )
 
     @override
     def start(self) -> None:
@@ -102,6 +104,7 @@ class GpuBoxMode(ServedMode):
         self._passes.check_step()
         check_gradients(self._tables, step=self._step)
         self.check_rules()
+        self._passes.train_by(self.rules)
         self._passes.step(examples=examples)
         self._step += 1
 
@@ -114,12 +117,14 @@ class GpuBoxMode(ServedMode):
 
     @override
     def flush(self) -> None:
-        """Nothing waits between passes.
+        """Nothing waits between passes, but values that the program has changed.
 
         Raises:
             PassOpenError: during one: pservers have nothing of it.
         """
         self._passes.check_no_pass("save_persistables")
+        if self._job.author.rank == 0:  # all workers have the same ones
+            self.send_changes()
 
     @override
     def remove(self, table: SparseTable, ids: NDArray[np.int64]) -> int:

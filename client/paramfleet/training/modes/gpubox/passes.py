@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from paramfleet.tables.dense import SetValues
 from paramfleet.tables.device.dense import DenseOnDevice
 from paramfleet.tables.device.shared import SharedSource
 from paramfleet.tables.device.source import DeviceSource
@@ -23,7 +24,7 @@ from paramfleet.training.passes.backing import PassBacking, PassOpenError, call_
 from paramfleet.transport.device_group import GROUP_LOST, DeviceGroup, GroupLostError
 from paramfleet_shared.errors import ContractError, FleetError, IntegrityError
 from paramfleet_shared.tables.rules.record import Moment
-from paramfleet_shared.tables.spec import TableSpec
+from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 
 __all__ = [
     "LookupNotSaidError",
@@ -114,6 +115,7 @@ class ServedPasses(PassBacking):
         tables: The same, with the groups of the optimizer.
         beneath: What looks up rows that no pass has.
         refresh: Installs the pservers' dense parameters.
+        send_changes: Gives the pservers dense values that the program has changed itself.
     """
 
     only_in_passes = True
@@ -125,8 +127,10 @@ class ServedPasses(PassBacking):
         tables: ModelTables,
         beneath: RowSource,
         refresh: Callable[[], None],
+        send_changes: Callable[[], None],
     ) -> None:
         self._refresh = refresh
+        self._send_changes = send_changes
         self._job = job
         self._specs = {spec.name: spec for spec in specs}
         self._tables = tables
@@ -152,6 +156,8 @@ class ServedPasses(PassBacking):
         """Rows that are on the device since the last passes."""
         self._updates: dict[str, int] = {}
         """Steps of each table's optimizer when the pass began."""
+        self._steps: dict[str, int] = {}
+        """Steps of each in the pass: those for which some worker had a gradient of it."""
         self._free_rows: dict[str, NDArray[np.int64]] = {}
         """Rows that this worker may still give to ids, by shard: of tables where that is
         limited, its part of what is left."""
@@ -198,6 +204,8 @@ class ServedPasses(PassBacking):
         wait, self.device = self._job.communicator.wait, device
         if self._job.worker_num > 1 and self._group is None:
             self._group = self._form_group(device)
+        if self._job.author.rank == 0:
+            self._send_changes()
         if self._group is not None:
             self._group.gather([0.0])  # rows that one has removed are gone for all
         if not self._look():
@@ -205,8 +213,9 @@ class ServedPasses(PassBacking):
         self._dense = []
         for block, _ in self._tables.dense:
             on_device = DenseOnDevice(block, self._specs[block.name], device=device)
-            numbers, is_stepped = wait(self._served.read_dense(block.name))
-            on_device.take(numbers.values, numbers.states, is_stepped=is_stepped)
+            read = wait(self._served.read_dense(block.name))
+            on_device.missed = read.missed
+            on_device.take(read.numbers.values, read.numbers.states, is_stepped=read.is_stepped)
             self._dense.append(on_device)
 
     def _look(self) -> bool:
@@ -226,7 +235,7 @@ class ServedPasses(PassBacking):
     def _say_steps(self) -> None:
         """Let tables know how many steps they have taken, those of other processes included."""
         for table, _ in self._tables.sparse:
-            table.step = self._served.updates[table.name]
+            table.step = max(self._served.updates.values())
 
     @override
     def free_rows(self, table: str) -> NDArray[np.int64] | None:
@@ -275,6 +284,7 @@ class ServedPasses(PassBacking):
         self.is_repeated = trains and self._num_begun <= self._served.num_passes
         self.is_open, self._trains, self._is_stepped = True, trains, False
         self._num_steps, self._updates = 0, self._served.updates
+        self._steps = dict.fromkeys(self._updates, 0)
         if self.is_repeated:
             log.info("worker.pass_skipped", extra={"number": self._num_begun})
         return not self.is_repeated
@@ -305,6 +315,13 @@ class ServedPasses(PassBacking):
             raise NoPassError(what="a step")
         if self._group is not None and self._is_stepped:
             raise StepTakenError(workers=self._group.size)
+
+    def train_by(self, rules: Mapping[str, OptimizerSpec]) -> None:
+        """Step from now on with the numbers of these rules, by table."""
+        for name, source in self._sources.items():
+            source.rows.train_by(rules[name])
+        for dense in self._dense:
+            dense.train_by(rules[dense.spec.name])
 
     def step(self, *, examples: int) -> None:
         """Step rows and dense tables by the gradients that are pending.
@@ -341,18 +358,25 @@ class ServedPasses(PassBacking):
                 ids, grads = held
                 moment = self._moment_of_rows(table, group)
                 self._sources[table.name].step(ids, grads, moment)
+            self._steps[table.name] += table.has_gradient
         for (_, group), dense in zip(self._tables.dense, self._dense, strict=True):
-            dense.step(self._moment_of_dense(dense, group))
+            changes, spans = dense.block.changes(), dense.block.with_gradients()
+            if changes is not None:
+                dense.set_some(changes)
+            dense.step(self._moment_of_dense(dense, group), spans)
+            self._steps[dense.spec.name] += spans != ()
         self._num_steps += 1
 
     def _step_together(self, group: DeviceGroup, examples: int | None) -> None:
         """Take part in a step of all workers; None of examples if this one has no gradients."""
         self._is_stepped = True
+        flags = self._flags(is_out=examples is None)
         with self._job.times.during("barrier"):
-            said = group.gather([examples or 0, examples is not None])
-        total = sum(count for count, _ in said)
-        if not any(steps for _, steps in said):
+            said = group.gather([examples or 0, examples is not None, *flags])
+        total = sum(count for count, _, *_ in said)
+        if not any(steps for _, steps, *_ in said):
             return
+        flags = [any(each) for each in zip(*(flags for _, _, *flags in said), strict=True)]
         share = (examples or 0) / total if total else 0.0
         with self._job.times.during("push"):
             for table, options in self._tables.sparse:
@@ -361,15 +385,47 @@ class ServedPasses(PassBacking):
                 held = None if examples is None else table.held()
                 moment = self._moment_of_rows(table, options)
                 source.step_together(held, moment, share=share)
+                self._steps[table.name] += flags.pop(0)
             for (_, options), dense in zip(self._tables.dense, self._dense, strict=True):
+                if flags.pop(0):
+                    self._set_together(group, dense)
+                spans = dense.block.spans_of([flags.pop(0) for _ in dense.block.parameters])
                 moment = self._moment_of_dense(dense, options)
-                dense.step(moment, partial(_total, group, None if examples is None else share))
+                combined = partial(_total, group, None if examples is None else share)
+                dense.step(moment, spans, combined)
+                self._steps[dense.spec.name] += spans != ()
         self._num_steps += 1
+
+    def _flags(self, *, is_out: bool) -> list[bool]:
+        """Return what this worker says of a step to the others.
+
+        Whether it has a gradient of each table of rows, and of each dense table whether its
+        program has changed values, and whether it has a gradient of each parameter.
+
+        Args:
+            is_out: Whether it has no part in the step.
+        """
+        flags = [table.has_gradient and not is_out for table, _ in self._tables.sparse]
+        for block, _ in self._tables.dense:
+            flags.append(block.changes() is not None)
+            flags += [each.grad is not None and not is_out for each in block.parameters]
+        return flags
+
+    def _set_together(self, group: DeviceGroup, dense: DenseOnDevice) -> None:
+        """Set the values that programs have changed: the lowest rank's count."""
+        changes, size = dense.block.changes(), dense.spec.size
+        for rank in reversed(range(group.size)):
+            own = np.zeros((2, size), np.float32)
+            if changes is not None and rank == group.rank:
+                own[0, changes.places], own[1, changes.places] = 1, changes.values
+            total = group.sum(torch.from_numpy(own).view(-1)).view(2, size).cpu().numpy()
+            places = np.flatnonzero(total[0])
+            dense.set_some(SetValues(places, total[1, places]))
 
     def _moment_of_rows(self, table: SparseTable, options: dict[str, Any]) -> Moment:
         moment = self._moment(table.name, learning_rate(options), now=table.now)
         if table.kept_as.tracks == "step":  # which former incarnations of this worker took, too
-            return moment._replace(now=moment.step)
+            return moment._replace(now=max(self._updates.values()) + self._num_steps + 1)
         return moment
 
     def _moment_of_dense(self, dense: DenseOnDevice, options: dict[str, Any]) -> Moment:
@@ -377,7 +433,7 @@ class ServedPasses(PassBacking):
         return moment._replace(first=not dense.is_stepped)
 
     def _moment(self, table: str, lr: float, *, now: int = 0) -> Moment:
-        number = self._updates[table] + self._num_steps
+        number = self._updates[table] + self._steps[table]
         return Moment(lr, number + 1, number == 0, now)
 
     @override
@@ -410,6 +466,7 @@ class ServedPasses(PassBacking):
                 spec=each.spec,
                 numbers=DenseNumbers(*each.numbers()),
                 is_stepped=each.is_stepped,
+                missed=each.missed,
             )
             for each in self._dense
         ]
@@ -428,9 +485,7 @@ class ServedPasses(PassBacking):
         error: BaseException | None = None
         counts = [0] * self._job.placement.num_servers
         try:
-            counts = wait(
-                served.prepare(rows, dense if rank == 0 else (), steps=self._num_steps)
-            )
+            counts = wait(served.prepare(rows, dense if rank == 0 else (), steps=self._steps))
         except BaseException as failure:  # noqa: BLE001 - the others must not wait
             error = failure
         of_workers = self._agree(error, counts, _WRITE_BACK)
@@ -441,7 +496,7 @@ class ServedPasses(PassBacking):
         except BaseException as failure:  # noqa: BLE001 - the others must not wait
             error = failure
         self._agree(error, [], _COMMIT)
-        served.note_committed(steps=self._num_steps)
+        served.note_committed(steps=self._steps)
         self._uncertain = 0
         before = max(self._updates.values())
         self._written = (before, before + self._num_steps)

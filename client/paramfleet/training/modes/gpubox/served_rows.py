@@ -33,6 +33,7 @@ from paramfleet.transport.pservers import PIECES_AT_ONCE, ends_of
 from paramfleet_shared.errors import FleetError, IntegrityError
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.tables.spec import TableSpec
+from paramfleet_shared.values.spans import MissedUpdates
 
 __all__ = ["DenseWrite", "PassTornError", "RowsWrite", "ServedRows"]
 
@@ -69,6 +70,8 @@ class DenseWrite:
     spec: TableSpec
     numbers: DenseNumbers
     is_stepped: bool
+    missed: MissedUpdates
+    """How many of its updates values have missed."""
 
 
 class ServedRows:
@@ -160,9 +163,9 @@ class ServedRows:
         await ends_of(works, at_once=PIECES_AT_ONCE)
         return DeviceRows(ids, rows, waits)
 
-    async def read_dense(self, table: str) -> tuple[DenseNumbers, bool]:
-        """Return a dense table, and whether its optimizer has stepped it."""
-        spec, is_stepped = self._specs[table], False
+    async def read_dense(self, table: str) -> DenseWrite:
+        """Return a dense table, as it would be written back."""
+        spec, is_stepped, missed = self._specs[table], False, MissedUpdates()
         columns = 1 + spec.optimizer.num_state_columns
         numbers = DenseNumbers(
             np.empty(spec.size, np.float32),
@@ -173,22 +176,23 @@ class ServedRows:
             read = DenseRead(spec, piece, self._job.placement)
             answers = await self._read(read.messages())
             is_stepped |= any(answer.fields["parts"][0]["stepped"] for answer in answers)
+            missed = read.missed(answers)
             read.put(answers, numbers)
-        return numbers, is_stepped
+        return DenseWrite(spec=spec, numbers=numbers, is_stepped=is_stepped, missed=missed)
 
     async def prepare(
         self,
         rows: Mapping[str, RowsWrite],
         dense: Sequence[DenseWrite],
         *,
-        steps: int,
+        steps: Mapping[str, int],
     ) -> list[int]:
         """Have all pservers keep aside what a pass writes back; return each one's pieces.
 
         Args:
             rows: Of rows, by table.
             dense: The dense tables that this worker writes.
-            steps: That the pass has taken.
+            steps: That the pass has taken, by table.
 
         Raises:
             ForeignWriteError: if a table was changed since the pass began.
@@ -223,15 +227,18 @@ class ServedRows:
             messages.append(Message(fields={**fields, "pieces": pieces}, tensors={}))
         await self._job.pservers.call("commit_pass", messages)
 
-    def note_committed(self, *, steps: int) -> None:
+    def note_committed(self, *, steps: Mapping[str, int]) -> None:
         """Count the pass as one that all pservers have.
 
         Args:
-            steps: That it has taken.
+            steps: That it has taken, by table.
         """
         self.num_passes += 1
         self._known = [
-            {name: Written(each.writes + 1, each.updates + steps) for name, each in own.items()}
+            {
+                name: Written(each.writes + 1, each.updates + steps[name])
+                for name, each in own.items()
+            }
             for own in self._known
         ]
 
@@ -243,7 +250,11 @@ class ServedRows:
         for each in dense:
             if each.spec.name == spec.name:
                 return pieces_of_dense(
-                    spec, each.numbers, placement, is_stepped=each.is_stepped
+                    spec,
+                    each.numbers,
+                    placement,
+                    is_stepped=each.is_stepped,
+                    missed=each.missed,
                 )
         if spec.kind == "dense":  # another worker writes it
             return iter([[] for _ in self._known])
@@ -253,14 +264,14 @@ class ServedRows:
         return pieces_of_rows(spec, stepped, placement, came)
 
     def _prepares(
-        self, server: int, number: int, pieces: Sequence[Piece], steps: int
+        self, server: int, number: int, pieces: Sequence[Piece], steps: Mapping[str, int]
     ) -> Iterator[Any]:
         for place, piece in enumerate(pieces):
             known = self._known[server][piece.part["table"]]
             part = {
                 **piece.part,
                 "writes": known.writes,
-                "updates": known.updates + steps,
+                "updates": known.updates + steps[piece.part["table"]],
             }
             fields = {
                 **self._job.author.fields(),

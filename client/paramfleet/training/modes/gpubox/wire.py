@@ -20,6 +20,7 @@ from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.tables.partition import Partitioned, partition
 from paramfleet_shared.tables.rows.batch import RowIds
 from paramfleet_shared.tables.spec import TableSpec
+from paramfleet_shared.values.spans import MissedUpdates
 
 __all__ = [
     "PIECE_BYTES",
@@ -114,6 +115,14 @@ class DenseRead:
             part = {"table": self._spec.name, "start": where.start, "stop": where.stop}
             messages.append(Message(fields={"parts": [part]}, tensors={}))
         return messages
+
+    def missed(self, answers: Sequence[Message]) -> MissedUpdates:
+        """Return how many updates values of the table have missed."""
+        said = (answer.fields["parts"][0].get("missed", []) for answer in answers)
+        return MissedUpdates.joined(
+            (held.start, MissedUpdates.checked(counts, held.stop - held.start))
+            for held, counts in zip(self._ranges, said, strict=True)
+        )
 
     def put(self, answers: Sequence[Message], into: "DenseNumbers") -> None:
         """Put values and states to their places."""
@@ -235,7 +244,12 @@ def _no_rows(spec: TableSpec, num_bounds: int) -> Piece:
 
 
 def pieces_of_dense(
-    spec: TableSpec, numbers: DenseNumbers, placement: Placement, *, is_stepped: bool
+    spec: TableSpec,
+    numbers: DenseNumbers,
+    placement: Placement,
+    *,
+    is_stepped: bool,
+    missed: MissedUpdates,
 ) -> Iterator[list[Piece]]:
     """Yield, of each pserver in turn, the pieces that prepare its range: at least one.
 
@@ -244,10 +258,12 @@ def pieces_of_dense(
         numbers: Values and states.
         placement: Who hosts what.
         is_stepped: Whether the optimizer has stepped them.
+        missed: How many updates values have missed.
     """
     num_values = max(1, PIECE_BYTES // (4 * (1 + len(numbers.states))))
     for server in range(placement.num_servers):
         held, pieces = dense_slice(spec.size, placement, server), []
+        own = missed.part((held.start, held.stop))
         for start in range(0, max(1, held.stop - held.start), num_values):
             where = _within(slice(start, start + num_values), held)
             place = slice(held.start + where.start, held.start + where.stop)
@@ -257,6 +273,8 @@ def pieces_of_dense(
                 "stop": where.stop,
                 "stepped": is_stepped,
             }
+            if own:
+                part["missed"] = [*map(list, own.counts())]
             tensors = {
                 "0.values": numbers.values[place].copy(),
                 "0.states": numbers.states[:, place].copy(),

@@ -20,6 +20,7 @@ from paramfleet_shared.tables.rows.admission import SketchPages
 from paramfleet_shared.tables.rows.routing import route
 from paramfleet_shared.tables.sparse import Places
 from paramfleet_shared.values.sorting import each_once
+from paramfleet_shared.values.spans import MissedUpdates
 
 __all__ = ["TableReader"]
 
@@ -65,6 +66,7 @@ class TableReader:
             guard.restore(numbers)
         if isinstance(table, DenseTable):
             table.restore_updates(_updates_of(message))
+            table.missed = MissedUpdates.checked(rows_of(message, "missed", 3), table.num_rows)
         self._store.put([table])
 
     def values(self, message: Message) -> None:

@@ -171,6 +171,7 @@ class DenseImage:
                 ((worker, *each.source, each.number) for worker, each in updates.items()), 4
             ),
             "numbers": np.array(numbers, np.float64).reshape(-1, 4),
+            "missed": table_of(table.missed.counts(), 3),
         }
         self.about = _about(table, tensors)
         """What is known of it beside values."""
