@@ -12,10 +12,11 @@ import torch
 from numpy.typing import NDArray
 
 from paramfleet.tables.devices import to_device, to_host
+from paramfleet_shared.errors import ContractError
 from paramfleet_shared.tables.spec import InitializerSpec, NamedShape, OptimizerSpec, TableSpec
 from paramfleet_shared.values.spans import Span, union
 
-__all__ = ["DenseBlock", "SetValues"]
+__all__ = ["DenseBlock", "DenseChangedError", "SetValues"]
 
 
 class SetValues(NamedTuple):
@@ -25,6 +26,19 @@ class SetValues(NamedTuple):
     """Of the values in the block, rising. [k]"""
     values: NDArray[np.float32]
     """As they are now. [k]"""
+
+
+class DenseChangedError(ContractError):
+    """A program changed dense parameters that are too large for a copy to compare with."""
+
+    code = "contract.dense_changed"
+    table: str
+    values: int
+    sentence = (
+        "table {table!r}: the program has changed its parameters between two steps, and they "
+        "are too large ({values} values) to send what has changed: leave them to the "
+        "optimizer, or train in sync or geo mode"
+    )
 
 
 class DenseBlock:
@@ -43,6 +57,8 @@ class DenseBlock:
         """Whether ``changes`` is asked for: then installed values are kept."""
         self._installed: torch.Tensor | None = None
         """What was installed last, float32 [P]."""
+        self._versions: list[tuple[int, int]] | None = None
+        """Of the parameters when they were installed last, where no copy is kept."""
 
     def spec(
         self,
@@ -104,11 +120,25 @@ class DenseBlock:
         found = union(spans)
         return None if found == ((0, self.size),) else found
 
+    def watch_versions(self) -> None:
+        """Keep no copy of what is installed from now on: changes are refused, not found."""
+        self.notes_changes, self._installed = False, None
+        self._versions = self._versions_now()
+
+    def _versions_now(self) -> list[tuple[int, int]]:
+        versions = (each._version for each in self.parameters)  # noqa: SLF001 - torch has no other
+        return list(zip(versions, (each.data_ptr() for each in self.parameters), strict=True))
+
     def changes(self) -> SetValues | None:
         """Return which values the program has changed since they were installed; None for none.
 
         However they were changed: through ``data`` as well, which no version counts.
+
+        Raises:
+            DenseChangedError: if some were, and there is no copy of what was installed.
         """
+        if self._versions is not None and self._versions != self._versions_now():
+            raise DenseChangedError(table=self.name, values=self.size)
         if self._installed is None:
             return None
         places, values, position = [], [], 0

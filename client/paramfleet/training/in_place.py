@@ -24,6 +24,7 @@ from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.tables.dense import pieces_of
 from paramfleet_shared.tables.encoding import WireDtype
 from paramfleet_shared.tables.rowstore import check_array
+from paramfleet_shared.values.spans import Span, moved
 
 __all__ = ["Change", "InPlace", "moves_in_place"]
 
@@ -63,6 +64,8 @@ class Change:
     """More of each part of a block."""
     received: Received | None = None
     """Takes what an exchange is answered with."""
+    spans: Callable[[DenseBlock], tuple[Span, ...] | None] = lambda _block: None
+    """Returns which values of a block have a gradient; None for all."""
     guarded: Numbers | None = None
     """As ``numbers``, but it changes nothing: called first, where the pservers judge an
     update by the length of all its numbers, as they do with several workers."""
@@ -119,7 +122,8 @@ class InPlace:
         Raises:
             FleetError: if a pserver didn't answer or refused a piece, or the job failed.
         """
-        self._job.communicator.wait(self._change(change, blocks or self._blocks))
+        chosen = self._blocks if blocks is None else blocks
+        self._job.communicator.wait(self._change(change, chosen))
 
     async def _pull(self, received: Received) -> None:
         for block in self._blocks:
@@ -192,10 +196,13 @@ class InPlace:
         }
         fields = {**head, **change.fields}
         name = "0.grads" if change.op == "push" else "0.deltas"
-        return Message(
-            fields={**fields, "continues": True, "parts": [part]},
-            tensors={name: change.numbers(block, where)},
-        )
+        tensors: dict[str, NDArray[Any]] = {name: change.numbers(block, where)}
+        spans = change.spans(block)
+        if spans is not None:
+            own = moved(spans, (where.start, where.stop))
+            places = np.array(own, np.int64).reshape(-1, 2) + inside.start
+            tensors["0.spans"] = places
+        return Message(fields={**fields, "continues": True, "parts": [part]}, tensors=tensors)
 
     def _pieces(self, block: DenseBlock) -> Iterator[_Piece]:
         ranges = self._ranges(block)

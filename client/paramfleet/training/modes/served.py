@@ -421,6 +421,9 @@ class ServedMode(Mode):
             parts.append(gradient)
         for block, group in self._tables.dense if dense else ():
             parts += self._dense_gradient(block, learning_rate(group))
+        if not dense:
+            for block in self._blocks:
+                block.changes()  # none can be sent
         return StepGradients(
             step=self._step,
             examples=examples,

@@ -52,6 +52,8 @@ class AsyncMode(ServedMode):
         self.fresh.go_on_from(self._step)
         if moves_in_place(self._job, self._blocks, self._wire):
             self._in_place = InPlace(self._job, self._blocks)
+            for block in self._blocks:
+                block.watch_versions()
         self._writing = asyncio.Lock()
         self.sender = Sender(
             mode=self._mode,
@@ -175,6 +177,8 @@ class AsyncMode(ServedMode):
             super().refresh(wire=wire)
         else:
             self._in_place.pull()
+            for block in self._blocks:
+                block.watch_versions()
 
     def _push_in_place(self, in_place: InPlace, gradients: StepGradients) -> None:
         """Push the dense gradients, then the step's others, which end it."""
@@ -185,9 +189,14 @@ class AsyncMode(ServedMode):
                 op="push",
                 fields={"step": gradients.step, "weight": float(gradients.examples)},
                 numbers=DenseBlock.piece_of_gradients,
-                part_fields=lambda block: {"lr": rates[block.name]},
+                part_fields=lambda block: {
+                    "lr": rates[block.name],
+                    **({"numbers": numbers} if (numbers := self.numbers[block.name]) else {}),
+                },
+                spans=DenseBlock.with_gradients,
                 guarded=DenseBlock.piece_of_gradients if is_guarded else None,
-            )
+            ),
+            blocks=[block for block in self._blocks if block.with_gradients() != ()],
         )
         self._job.communicator.wait(self._send(gradients))
 
