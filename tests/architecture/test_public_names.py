@@ -29,6 +29,7 @@ TRAINING = [
     "DistributedOptimizer",
     "distributed_model",
     "distributed_optimizer",
+    "ema",
     "prefetch",
     "prefetch_rows",
     "device_pass",

@@ -14,6 +14,7 @@ from paramfleet.api.reporting import Reporting
 from paramfleet.api.shrinking import Shrinking
 from paramfleet.config.roles import PaddleCloudRoleMaker, Role, UserDefinedRoleMaker
 from paramfleet.config.strategy import DistributedStrategy
+from paramfleet.nn.average import Average
 from paramfleet.session.checkpoint.saving import Saving
 from paramfleet.session.session import Session
 from paramfleet.telemetry.job_metrics import Metrics
@@ -33,6 +34,7 @@ __all__ = [
     "device_pass",
     "distributed_model",
     "distributed_optimizer",
+    "ema",
     "finish_training",
     "init",
     "init_server",
@@ -119,6 +121,7 @@ save_checkpoint = save_persistables
 load_checkpoint = load_model
 newest_checkpoint = _saving.newest_checkpoint
 save_inference_model = _saving.save_inference_model
+ema = Average
 util = Util(
     gather=session.gather,
     barrier=session.worker_barrier,
