@@ -10,7 +10,7 @@ import torch
 from typing_extensions import override
 
 import paramfleet as fleet
-from model import NUM_IDS_HINT, network
+from model import network
 
 __all__ = ["Dlrm"]
 
@@ -39,7 +39,7 @@ class Dlrm(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.deep = fleet.nn.Embedding(
-            NUM_IDS_HINT, dim, name="deep", initializer=fleet.nn.normal(std=0.1), seed=seed
+            0, dim, name="deep", initializer=fleet.nn.normal(std=0.1), seed=seed
         )
         self.bottom = network(num_dense, *bottom, dim)
         num_vectors = num_deep_fields + 1

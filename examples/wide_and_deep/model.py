@@ -13,10 +13,7 @@ from typing_extensions import override
 
 import paramfleet as fleet
 
-__all__ = ["NUM_IDS_HINT", "WideDeep", "network"]
-
-NUM_IDS_HINT = 1 << 18
-"""About how many ids each table will see. Tables grow as they need, this is no limit."""
+__all__ = ["WideDeep", "network"]
 
 
 def network(*widths: int) -> torch.nn.Sequential:
@@ -52,10 +49,10 @@ class WideDeep(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.wide = fleet.nn.EmbeddingBag(
-            NUM_IDS_HINT, 1, mode="sum", name="wide", initializer=fleet.nn.constant(0.0)
+            0, 1, mode="sum", name="wide", initializer=fleet.nn.constant(0.0)
         )
         self.deep = fleet.nn.Embedding(
-            NUM_IDS_HINT, dim, name="deep", initializer=fleet.nn.normal(std=0.01), seed=seed
+            0, dim, name="deep", initializer=fleet.nn.normal(std=0.01), seed=seed
         )
         self.network = network(num_deep_fields * dim + num_dense, *hidden, 1)
 

@@ -71,7 +71,7 @@ class Esmm(torch.nn.Module):
         super().__init__()
         width = hyper.num_field * hyper.sparse_feature_dim
         self.embedding = fleet.nn.EmbeddingBag(
-            hyper.sparse_feature_number,
+            0,
             hyper.sparse_feature_dim,
             mode="sum",
             padding_idx=0,

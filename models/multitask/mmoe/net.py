@@ -53,7 +53,7 @@ class Mmoe(torch.nn.Module):
         self.embedding = None
         if not hyper.feature_size:
             self.embedding = fleet.nn.Embedding(
-                1 << 12, hyper.embedding_dim, initializer=fleet.nn.normal(std=0.1), seed=seed
+                0, hyper.embedding_dim, initializer=fleet.nn.normal(std=0.1), seed=seed
             )
         self.experts = torch.nn.ModuleList(
             tower(width, hyper.expert_size) for _ in range(hyper.expert_num)

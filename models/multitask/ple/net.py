@@ -137,7 +137,7 @@ class Ple(torch.nn.Module):
         self.embedding = None
         if not hyper.feature_size:
             self.embedding = fleet.nn.Embedding(
-                1 << 12, hyper.embedding_dim, initializer=fleet.nn.normal(std=0.1), seed=seed
+                0, hyper.embedding_dim, initializer=fleet.nn.normal(std=0.1), seed=seed
             )
         widths = [width] + [hyper.expert_size] * (hyper.level_number - 1)
         self.levels = torch.nn.ModuleList(

@@ -111,13 +111,13 @@ class AutoInt(torch.nn.Module):
     def __init__(self, hyper: AutoIntParameters, *, seed: int) -> None:
         super().__init__()
         dim, slots = hyper.sparse_feature_dim, hyper.sparse_inputs_slots - 1
-        numbers, hint = hyper.dense_input_dim, hyper.sparse_feature_number
+        numbers = hyper.dense_input_dim
         self.has_values = bool(hyper.num_field)
         if self.has_values:
-            dim, hint = hyper.embedding_dim or dim, hyper.feature_number or hint
+            dim = hyper.embedding_dim or dim
             slots, numbers = hyper.num_field, 0
         self.embedding = fleet.nn.Embedding(
-            hint, dim, padding_idx=NO_ID, initializer=fleet.nn.normal(std=0.03), seed=seed
+            0, dim, padding_idx=NO_ID, initializer=fleet.nn.normal(std=0.03), seed=seed
         )
         self.dense_vectors = torch.nn.Parameter(0.03 * torch.randn(numbers, dim))
         self.attention = torch.nn.Sequential(
@@ -132,7 +132,7 @@ class AutoInt(torch.nn.Module):
         self.use_wide = hyper.use_wide
         if self.use_wide:
             self.first_ids = fleet.nn.EmbeddingBag(
-                hint, 1, padding_idx=NO_ID, mode="sum", initializer=fleet.nn.constant(0.0)
+                0, 1, padding_idx=NO_ID, mode="sum", initializer=fleet.nn.constant(0.0)
             )
             self.first_dense = torch.nn.Linear(max(1, numbers), 1)
 

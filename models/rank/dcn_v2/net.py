@@ -53,7 +53,7 @@ class DcnV2(torch.nn.Module):
         dim, slots = hyper.sparse_feature_dim, hyper.sparse_inputs_slots - 1
         width = slots * dim + hyper.dense_input_dim
         self.embedding = fleet.nn.Embedding(
-            hyper.sparse_feature_number,
+            0,
             dim,
             padding_idx=NO_ID,
             initializer=fleet.nn.normal(std=0.01),

@@ -62,7 +62,7 @@ class Dlrm(torch.nn.Module):
         super().__init__()
         dim, vectors = hyper.sparse_feature_dim, hyper.num_field + 1
         self.embedding = fleet.nn.Embedding(
-            hyper.sparse_feature_number,
+            0,
             dim,
             padding_idx=NO_ID,
             initializer=fleet.nn.normal(std=0.1),

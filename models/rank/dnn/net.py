@@ -21,7 +21,7 @@ class Dnn(torch.nn.Module):
         super().__init__()
         dim, slots = hyper.sparse_feature_dim, hyper.sparse_inputs_slots - 1
         self.embedding = fleet.nn.Embedding(
-            hyper.sparse_feature_number,
+            0,
             dim,
             padding_idx=NO_ID,
             initializer=fleet.nn.normal(std=0.01),

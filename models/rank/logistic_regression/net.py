@@ -31,7 +31,7 @@ class LogisticRegression(torch.nn.Module):
         super().__init__()
         self.has_values = bool(hyper.num_field)
         self.ids = fleet.nn.EmbeddingBag(
-            hyper.sparse_feature_number,
+            0,
             1,
             padding_idx=NO_ID,
             mode="sum",
@@ -50,6 +50,7 @@ class LogisticRegression(torch.nn.Module):
         """
         if self.has_values:
             weighted: torch.Tensor = self.ids(ids, per_sample_weights=dense)
-            return (weighted + self.dense(torch.zeros_like(dense[:, :1]))).squeeze(1)
+            weighted += self.dense(torch.zeros_like(dense[:, :1]))
+            return weighted.squeeze(1)
         logits: torch.Tensor = self.ids(ids.flatten(1)) + self.dense(dense)
         return logits.squeeze(1)

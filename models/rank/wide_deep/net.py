@@ -23,13 +23,12 @@ class WideDeep(torch.nn.Module):
     def __init__(self, hyper: CtrParameters, *, seed: int) -> None:
         super().__init__()
         dim, slots = hyper.sparse_feature_dim, hyper.sparse_inputs_slots - 1
-        hint = hyper.sparse_feature_number
         self.wide_ids = fleet.nn.EmbeddingBag(
-            hint, 1, padding_idx=NO_ID, mode="sum", initializer=fleet.nn.constant(0.0)
+            0, 1, padding_idx=NO_ID, mode="sum", initializer=fleet.nn.constant(0.0)
         )
         self.wide_dense = torch.nn.Linear(hyper.dense_input_dim, 1)
         self.embedding = fleet.nn.Embedding(
-            hint, dim, padding_idx=NO_ID, initializer=fleet.nn.normal(std=0.01), seed=seed
+            0, dim, padding_idx=NO_ID, initializer=fleet.nn.normal(std=0.01), seed=seed
         )
         self.deep = tower(slots * dim + hyper.dense_input_dim, *hyper.fc_sizes)
         self.out = torch.nn.Linear(hyper.fc_sizes[-1], 1)

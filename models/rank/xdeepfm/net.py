@@ -103,13 +103,13 @@ class XDeepFm(torch.nn.Module):
     def __init__(self, hyper: XDeepFmParameters, *, seed: int) -> None:
         super().__init__()
         dim, slots = hyper.sparse_feature_dim, hyper.sparse_inputs_slots - 1
-        numbers, hint = hyper.dense_input_dim, hyper.sparse_feature_number
+        numbers = hyper.dense_input_dim
         self.first_ids = fleet.nn.EmbeddingBag(
-            hint, 1, padding_idx=NO_ID, mode="sum", initializer=fleet.nn.constant(0.0)
+            0, 1, padding_idx=NO_ID, mode="sum", initializer=fleet.nn.constant(0.0)
         )
         self.first_dense = torch.nn.Linear(numbers, 1)
         self.embedding = fleet.nn.Embedding(
-            hint, dim, padding_idx=NO_ID, initializer=fleet.nn.normal(std=0.03), seed=seed
+            0, dim, padding_idx=NO_ID, initializer=fleet.nn.normal(std=0.03), seed=seed
         )
         self.dense_vectors = torch.nn.Parameter(0.03 * torch.randn(numbers, dim))
         self.cross = CompressedInteraction(slots + numbers, hyper.layer_sizes_cin)
