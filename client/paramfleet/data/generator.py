@@ -24,8 +24,13 @@ from typing import Any, TextIO
 from typing_extensions import override
 
 from paramfleet_shared.errors import ContractError
+from paramfleet_shared.settings.config import read_environment
+
+SLOTS_VARIABLE = "PARAMFLEET_PIPE_SLOTS"
+"""Names of the slots of the dataset that reads a command's output, with blanks between."""
 
 __all__ = [
+    "SLOTS_VARIABLE",
     "BadSampleError",
     "DataGenerator",
     "MultiSlotDataGenerator",
@@ -51,6 +56,7 @@ class DataGenerator:
     def __init__(self) -> None:
         self._batch_size = 32
         self._num_samples = 0
+        self._wanted = read_environment().get(SLOTS_VARIABLE, "").split()
 
     def set_batch(self, batch_size: int) -> None:
         """Set how many samples ``generate_batch`` gets at a time; 32 if not called."""
@@ -122,6 +128,20 @@ class DataGenerator:
         """Return a sample as a line of text."""
         raise NotImplementedError
 
+    def _check_order(self, names: Sequence[Any]) -> None:
+        """See that slots come in the order of the dataset, where both name the same ones.
+
+        The text has no names, so that values would be those of other slots. Slots of other
+        names are a reader's own.
+
+        Raises:
+            BadSampleError: if they have another order.
+        """
+        if self._wanted and list(names) != self._wanted and {*names} == {*self._wanted}:
+            place = next(n for n, each in enumerate(names) if each != self._wanted[n])
+            rule = f"slot {place} is {names[place]}, the dataset's is {self._wanted[place]}"
+            raise self._fail(rule)
+
     def _fail(self, rule: str) -> BadSampleError:
         return BadSampleError(number=self._num_samples, rule=rule)
 
@@ -147,8 +167,10 @@ class MultiSlotStringDataGenerator(DataGenerator):
 
     @override
     def _gen_str(self, line: Any) -> str:
-        words = []
-        for name, values in self._pairs(line):
+        words, pairs = [], self._pairs(line)
+        if self._num_samples == 1:
+            self._check_order([name for name, _ in pairs])
+        for name, values in pairs:
             if isinstance(values, str):
                 rule = f"the values of {name} are a string, {values!r}: put it in a list"
                 raise self._fail(rule)
@@ -178,6 +200,7 @@ class MultiSlotDataGenerator(DataGenerator):
         pairs = self._pairs(line)
         if self._proto_info is None:
             self._proto_info = [(name, "uint64") for name, _ in pairs]
+            self._check_order([name for name, _ in pairs])
         if len(pairs) != len(self._proto_info):
             rule = f"it has {len(pairs)} slots, the first one has {len(self._proto_info)}"
             raise self._fail(rule)

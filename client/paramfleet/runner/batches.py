@@ -98,7 +98,11 @@ def list_files(config: Config[Any], key: str) -> list[str]:
     if not path.is_dir():
         rule = f"there is no file or folder {path}"
         raise ConfigError(where=where, key=full, value=shown(name), rule=rule)
-    files = sorted(str(p) for p in path.iterdir() if p.is_file() and p.name[0] != ".")
+    shown_names = sorted(p for p in path.iterdir() if p.name[0] != ".")
+    files = [str(p) for p in shown_names if p.is_file()]
+    if files and (folders := [p.name for p in shown_names if p.is_dir()]):
+        facts = {"folders": folders, "reason": f"{full} has the files of one folder"}
+        log.warning("worker.folders_not_read", extra=facts)
     if not files:
         rule = f"the folder {path} has no files"
         raise ConfigError(where=where, key=full, value=shown(name), rule=rule)

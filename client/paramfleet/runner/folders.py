@@ -28,6 +28,8 @@ _ZOO = frozenset({
 })  # fmt: skip
 """Folders below ``models/`` of paramfleet's repository."""
 
+_NO_MODULE = "there is no such module; runner.model_path and train_reader_path name them"
+
 _PADDLE_MODELS = ("dygraph_model.py", "static_model.py")
 
 _FOR_PADDLE = (
@@ -96,8 +98,7 @@ def _require_reader(raw: RawConfig) -> None:
         return
     path = _file(raw.modules / runner.train_reader_path)
     if not path.is_file():
-        rule = "there is no such reader; runner.train_reader_path names it"
-        raise ModelFolderError(path=str(path), rule=rule)
+        raise ModelFolderError(path=str(path), rule=_NO_MODULE)
 
 
 def import_module(path: Path) -> ModuleType:
@@ -112,8 +113,7 @@ def import_module(path: Path) -> ModuleType:
     """
     path = _file(path)
     if not path.is_file():
-        rule = "there is no such module; runner.model_path and train_reader_path name them"
-        raise ModelFolderError(path=str(path), rule=rule)
+        raise ModelFolderError(path=str(path), rule=_NO_MODULE)
     package = "paramfleet_models." + re.sub(r"\W", "_", str(path.parent))
     for name, where in (("paramfleet_models", []), (package, [str(path.parent)])):
         if name not in sys.modules:

@@ -7,6 +7,7 @@ import torch
 
 import paramfleet as fleet
 from paramfleet.runner.batches import Batch, test_share
+from paramfleet.runner.config.errors import NoExamplesError
 from paramfleet.runner.models.model import Model
 
 __all__ = ["score", "score_all"]
@@ -23,11 +24,18 @@ def score(
 
     Returns:
         The metrics by name, and how many examples there were; the same on every worker.
+
+    Raises:
+        NoExamplesError: if there are none: metrics of nothing say nothing.
     """
     own = model.evaluate(net)
     if own is not None:
         return dict(own), 0
-    return score_all(model, net, test_share(batches), device)
+    scores, count = score_all(model, net, test_share(batches), device)
+    if not count:
+        folder = model.config.runner.test_data_dir
+        raise NoExamplesError(key="runner.test_data_dir", folder=folder)
+    return scores, count
 
 
 def score_all(

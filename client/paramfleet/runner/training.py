@@ -9,6 +9,7 @@ import paramfleet as fleet
 from paramfleet.api.device_passing import PassingLoader
 from paramfleet.api.prefetching import Prefetcher
 from paramfleet.runner.batches import list_files, open_batches, train_share
+from paramfleet.runner.config.errors import NoExamplesError
 from paramfleet.runner.learning import Learner
 from paramfleet.runner.models.metrics import Metric
 from paramfleet.runner.models.model import Feeds, Model
@@ -31,6 +32,7 @@ def train(model: Model[Any], clock: Clock) -> Outcome:
 
     Raises:
         ConfigError: if there are no files, or too few.
+        NoExamplesError: if the files of all workers have none.
         FleetError: if the job failed, or a file can't be read.
     """
     config, runner = model.config, model.config.runner
@@ -49,13 +51,16 @@ def train(model: Model[Any], clock: Clock) -> Outcome:
             metrics = trainer.run_epoch(epoch, display, write)
         fleet.finish_training()
         seconds = clock.monotonic() - started
+        num_examples = int(fleet.metrics.sum(trainer.num_examples))
+        goes_on = fleet.resumed_from() or runner.model_init_path or fleet.restart_count()
+        if not num_examples and not goes_on:
+            raise NoExamplesError(key="runner.train_data_dir", folder=runner.train_data_dir)
         trainer.save(runner.epochs - 1, display.say)
         scores = {name: metric.merged() for name, metric in metrics.items()}
         if test is not None:
             scores, _ = score(model, trainer.net, test, trainer.device)
             display.say(f"test: {metrics_text(scores)}")
             write("test", scores, trainer.num_steps)
-    num_examples = int(fleet.metrics.sum(trainer.num_examples))
     seconds = float(fleet.metrics.max(seconds))
     outcome = Outcome(
         model=model_name(config),

@@ -19,8 +19,10 @@ import signal
 import subprocess
 import threading
 import weakref
+from collections.abc import Sequence
 from typing import IO
 
+from paramfleet.data.generator import SLOTS_VARIABLE
 from paramfleet.data.reading.files import CHUNK_BYTES, read_some
 from paramfleet.data.reading.paddlerec import PADDLE_NAMES
 from paramfleet.data.reading.shell import STOPPED_BY_READER, is_pipeline, shell_command
@@ -100,10 +102,18 @@ class Pipe:
         file: The input's name.
         silence_s: Seconds a read waits at most.
         clock: Time.
+        slots: Names of the slots of its output, for our generators.
     """
 
     def __init__(
-        self, command: str, opened: IO[bytes], *, file: str, silence_s: float, clock: Clock
+        self,
+        command: str,
+        opened: IO[bytes],
+        *,
+        file: str,
+        silence_s: float,
+        clock: Clock,
+        slots: Sequence[str] = (),
     ) -> None:
         self._command = command
         self._file = file
@@ -117,7 +127,9 @@ class Pipe:
         is_plain = isinstance(opened, io.BufferedReader) and _has_descriptor(opened)
         self._has_input = is_plain and os.fstat(opened.fileno()).st_size > 0
         keeper = _keeper()
-        self._process = _start(command, opened if is_plain else subprocess.PIPE, keeper=keeper)
+        self._process = _start(
+            command, opened if is_plain else subprocess.PIPE, keeper=keeper, slots=slots
+        )
         self._kill = weakref.finalize(self, _kill, self._process, keeper)
         assert self._process.stdout is not None
         assert self._process.stderr is not None
@@ -230,11 +242,12 @@ class Pipe:
                 stdin.close()
 
 
-def _environment() -> dict[str, str]:
+def _environment(slots: Sequence[str]) -> dict[str, str]:
     """Return this process's environment, with Paddle's names last on Python's path."""
     environment = read_environment()
     path = filter(None, [environment.get("PYTHONPATH"), str(PADDLE_NAMES)])
-    return {**environment, "PYTHONPATH": os.pathsep.join(path)}
+    names = " ".join(slots) if all(name.split() == [name] for name in slots) else ""
+    return {**environment, "PYTHONPATH": os.pathsep.join(path), SLOTS_VARIABLE: names}
 
 
 def _keeper() -> Keeper:
@@ -247,7 +260,9 @@ def _keeper() -> Keeper:
         return keeper
 
 
-def _start(command: str, stdin: IO[bytes] | int, *, keeper: Keeper) -> subprocess.Popen[bytes]:
+def _start(
+    command: str, stdin: IO[bytes] | int, *, keeper: Keeper, slots: Sequence[str]
+) -> subprocess.Popen[bytes]:
     """Start a command for the shell, which runs once the keeper knows its group."""
     waiting, gate = os.pipe()
     try:
@@ -256,7 +271,7 @@ def _start(command: str, stdin: IO[bytes] | int, *, keeper: Keeper) -> subproces
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=_environment(),
+            env=_environment(slots),
             start_new_session=True,
             pass_fds=(waiting,),
         )

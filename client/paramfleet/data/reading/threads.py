@@ -140,6 +140,7 @@ class Readers:
             file=name,
             silence_s=settings.pipe_timeout_s,
             clock=SystemClock(),
+            slots=settings.layout.names,
         )
         with self._changed:
             self._pipes.add(pipe)

@@ -11,6 +11,7 @@ __all__ = [
     "ConfigError",
     "FeatureNotHereError",
     "ModelFolderError",
+    "NoExamplesError",
     "Problems",
     "RefusedConfigError",
     "UnknownKeyError",
@@ -70,6 +71,18 @@ class ModelFolderError(ContractError):
     path: str
     rule: str
     sentence = "{path}: {rule}"
+
+
+class NoExamplesError(ContractError):
+    """The files of a key have no examples, as all workers read them."""
+
+    code = "contract.no_examples"
+    key: str
+    folder: str
+    sentence = (
+        "{key} = {folder}: its files have no examples; see what the reader, or pipe_command, "
+        "makes of a line of them"
+    )
 
 
 class RefusedConfigError(ContractError):

@@ -259,3 +259,37 @@ def test_an_interpreter_that_does_not_start_is_replaced_with_a_notice_once(
     (record,) = caplog.records
     assert record.message == "worker.interpreter_replaced"
     assert record.__dict__["interpreter"] == str(shim)
+
+
+SWAPPED = """\
+import paramfleet as fleet
+
+
+class Reader(fleet.{kind}):
+    def generate_sample(self, line):
+        def samples():
+            label, ident = line.split()[1::2]
+            yield [({names[0]!r}, [{cast}(ident)]), ({names[1]!r}, [{cast}(label)])]
+
+        return samples
+
+
+Reader().run_from_stdin()
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "cast"),
+    [("MultiSlotDataGenerator", "int"), ("MultiSlotStringDataGenerator", "str")],
+)
+def test_a_generator_whose_slots_have_another_order_is_refused(
+    file: Path, tmp_path: Path, kind: str, cast: str
+) -> None:
+    script = tmp_path / "reader.py"
+    command = f"{sys.executable} {script}"
+
+    script.write_text(SWAPPED.format(kind=kind, cast=cast, names=("ids", "label")))
+    with pytest.raises(PipeFailedError, match="slot 0 is ids, the dataset's is label"):
+        streamed(file, pipe_command=command)
+    script.write_text(SWAPPED.format(kind=kind, cast=cast, names=("its", "own")))
+    assert streamed(file, pipe_command=command)[:2] == [123456, 123457]

@@ -574,3 +574,37 @@ def test_a_checkpoint_of_passes_that_were_trained_before_stays(folder: Path) -> 
     assert saves == ["1", "2", "2"]
     named = [folder / "saved" / each for each in saves]
     assert told == [f"checkpoint saved: {each}" for each in named]
+
+
+@pytest.mark.parametrize(
+    ("key", "option"),
+    [
+        ("train_data_dir", "runner.pipe_command=true"),
+        ("train_data_dir", "runner.reader_type=InmemoryDataset"),
+        ("test_data_dir", "runner.test_data_dir=empty"),
+    ],
+)
+def test_files_without_examples_are_refused(folder: Path, key: str, option: str) -> None:
+    slotted(folder)
+    (folder / "empty").mkdir()
+    (folder / "empty" / "rows").write_text("\n\n")
+    words = ["-o", "runner.reader_type=QueueDataset", option]
+    if "Inmemory" in option:
+        words.append("runner.train_data_dir=empty")
+
+    done = run(folder, "train", *words)
+
+    assert done.exit_code == 2
+    assert f"runner.{key} = " in done.stderr
+    assert "its files have no examples" in done.stderr
+
+
+def test_folders_among_the_files_are_named(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder / "data" / "more").mkdir()
+
+    assert run(folder, "train", "-o", "runner.epochs=1").exit_code == 0
+
+    (record, *_) = [r for r in caplog.records if r.getMessage() == "worker.folders_not_read"]
+    assert vars(record)["folders"] == ["more"]

@@ -216,7 +216,10 @@ def test_the_facts_are_those_of_paddlerecs_files(upstream: Path) -> None:
             assert f"| {name}/{file}{model} | {happens} |" in lines
 
 
-def test_networks_of_the_zoo_train_on_paddlerecs_samples(upstream: Path) -> None:
+def test_networks_of_the_zoo_train_on_paddlerecs_samples(
+    upstream: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # one of the readers writes a file
     trained = []
     for name, folder in folders().items():
         for file in folder.files:
@@ -257,7 +260,7 @@ def test_all_that_is_wrong_with_a_folder_is_in_one_error(tmp_path: Path) -> None
         "line 3: runner.need_dump: dumping is not available: leave it out",
         "line 4: runner.reader_type = 'Custom': must be one of RecDataset",
         "line 5: runner.sync_mode: heter stages don't exist here",
-        "lost.py: there is no such reader", "line 9: hyper_parameters.fc_sizes",
+        "lost.py: there is no such module", "line 9: hyper_parameters.fc_sizes",
         "line 11: nothing reads the key hyper_parameters.optimizer.rate",
     ):  # fmt: skip
         assert part in text
