@@ -14,7 +14,7 @@ OF_TRAINING = {"torch", "pandas", "fsspec", "rich", "tensorboard", "ray"}
 """What no process needs that only serves."""
 
 MOST = {
-    "paramfleet_pserver.__main__": 374,
+    "paramfleet_pserver.__main__": 375,
     "paramfleet_coordinator.__main__": 160,
     "paramfleet_serving.__main__": 150,
 }

@@ -30,6 +30,7 @@ TRAINING = [
     "distributed_model",
     "distributed_optimizer",
     "ema",
+    "clip_grad_norm_",
     "prefetch",
     "prefetch_rows",
     "device_pass",

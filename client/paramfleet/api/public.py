@@ -4,6 +4,7 @@ It needs torch; ``paramfleet`` itself loads it when one of these names is first 
 """
 
 from paramfleet.api.all_to_all import Exchange
+from paramfleet.api.clipping import GradientClipping
 from paramfleet.api.collectives import Util
 from paramfleet.api.device_passing import DevicePassing
 from paramfleet.api.operator_commands import Conduct
@@ -30,6 +31,7 @@ __all__ = [
     "UserDefinedRoleMaker",
     "average_buffers",
     "barrier_worker",
+    "clip_grad_norm_",
     "conduct",
     "device_pass",
     "distributed_model",
@@ -102,6 +104,7 @@ barrier_worker = session.barrier_worker
 distributed_model = session.distributed_model
 distributed_optimizer = session.distributed_optimizer
 register_for_checkpointing = session.register_for_checkpointing
+clip_grad_norm_ = GradientClipping(session).clip_grad_norm_
 _prefetching = Prefetching(session, conduct.should_stop)
 prefetch = _prefetching.prefetch
 prefetch_rows = _prefetching.prefetch_rows

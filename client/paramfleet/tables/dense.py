@@ -4,7 +4,7 @@ Legend: P = all values of the group's parameters, in the order of the group, n =
 piece of them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -95,11 +95,18 @@ class DenseBlock:
         """Return a copy of the values, float32 [P]."""
         return self._flat([parameter.detach() for parameter in self.parameters])
 
-    def gradients(self) -> NDArray[np.float32]:
-        """Return a copy of the gradients, float32 [P]; zero where a parameter has none."""
+    def gradients(self, given: Container[int] | None = None) -> NDArray[np.float32]:
+        """Return a copy of the gradients, float32 [P]; zero where a parameter has none.
+
+        Args:
+            given: Ids of the gradients that count, as Python's ``id``; None for all.
+        """
         return self._flat(
             [
-                torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                torch.zeros_like(parameter)
+                if parameter.grad is None
+                or (given is not None and id(parameter.grad) not in given)
+                else parameter.grad
                 for parameter in self.parameters
             ]
         )

@@ -434,6 +434,17 @@ class SparseTable:
         ids, inverse, offsets = self.partition(held.ids)
         return RowBatch(ids, merge_by_inverse(held.values, inverse, len(ids)), offsets)
 
+    def pending_gradients(self) -> RowBatch | None:
+        """Return this step's gradients as the model has them, without counts; None without any.
+
+        They are sorted as ``pending`` returns them.
+        """
+        batch = self.pending()
+        if batch is None or self._counts is None:
+            return batch
+        grads = batch.values[:, self.num_counts :] / np.float32(self._instances)
+        return RowBatch(batch.ids, grads, batch.offsets)
+
     def num_miscounted(self) -> int:
         """Return how many rows of this step have no show, or fewer than 0 clicks."""
         if self.gradient is None or self._counts is None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from paramfleet_shared.net.http2.stream import Held
-from paramfleet_shared.net.wire.identity import PROGRESS
+from paramfleet_shared.net.wire.identity import NORMS, PROGRESS
 from paramfleet_shared.net.wire.message import Message
 
 __all__ = ["OF_TABLES", "Traffic"]
@@ -66,7 +66,7 @@ class Traffic:
         pulled: Sequence[Mapping[str, Any]] | None,
     ) -> None:
         for name, array in message.tensors.items():
-            if name == PROGRESS:  # of no table
+            if name in {PROGRESS, NORMS}:  # of no table
                 continue
             which, _, rest = name.partition(".")
             if which == "pull" and pulled is not None:

@@ -547,6 +547,10 @@ class PServers:
         """Have the first pserver add up the workers' parts of a sum, and wait for all."""
         return await self._ask(0, "total", message, timeout_s=self.step_timeout_s)
 
+    async def norm(self, messages: Sequence[Message]) -> list[Message]:
+        """Have the pservers merge the workers' gradients, and wait for all of their parts."""
+        return await self.call("norm", messages, timeout_s=self.step_timeout_s, waits=True)
+
     def _num_held(self) -> Held:
         held = [channel.num_held for channel in self._channels]
         return Held(sum(each.receiving for each in held), sum(each.sending for each in held))

@@ -58,6 +58,8 @@ from paramfleet_shared.errors.passes import (
     PassUpdatesError,
 )
 from paramfleet_shared.errors.totals import (
+    NormMismatchError,
+    NormNotSharedError,
     TotalIncompleteError,
     TotalMismatchError,
     TotalsTooLargeError,
@@ -89,6 +91,8 @@ __all__ = [
     "MovedError",
     "NonFiniteGradientError",
     "NonFiniteValuesError",
+    "NormMismatchError",
+    "NormNotSharedError",
     "NotAMemberError",
     "NotDurableError",
     "NotExpectedError",

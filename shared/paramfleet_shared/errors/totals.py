@@ -2,7 +2,13 @@
 
 from paramfleet_shared.errors import ContractError, UnavailableError
 
-__all__ = ["TotalIncompleteError", "TotalMismatchError", "TotalsTooLargeError"]
+__all__ = [
+    "NormMismatchError",
+    "NormNotSharedError",
+    "TotalIncompleteError",
+    "TotalMismatchError",
+    "TotalsTooLargeError",
+]
 
 
 class TotalIncompleteError(UnavailableError):
@@ -14,8 +20,8 @@ class TotalIncompleteError(UnavailableError):
         ranks = ", ".join(map(str, missing))
         super().__init__(
             f"{name!r} of step {step} wasn't whole within {waited_s:.1f} s: it waits for "
-            f"worker(s) {ranks}; every worker must call the model, backward and "
-            "fleet.remove_rows as often in a step, in the same order",
+            f"worker(s) {ranks}; every worker must call the model, backward, "
+            "clip_grad_norm_ and fleet.remove_rows as often in a step, in the same order",
             name=name,
             step=step,
             missing=list(missing),
@@ -50,4 +56,32 @@ class TotalsTooLargeError(ContractError):
     sentence = (
         "{name!r} of worker {rank}: a step's sums have more than {limit:,} bytes, or are "
         "too many: take the steps that backward belongs to"
+    )
+
+
+class NormMismatchError(ContractError):
+    """Two workers clip other gradients in the same call of a step."""
+
+    code = "contract.norm_mismatch"
+    rank: int
+    other: int
+    what: str
+    sentence = (
+        "clip_grad_norm_: workers {rank} and {other} clip other gradients ({what}): make the "
+        "same calls in every worker, in the same order"
+    )
+
+
+class NormNotSharedError(ContractError):
+    """A worker has taken a step without clipping its gradients, and others clip theirs."""
+
+    code = "contract.norm_not_shared"
+    rank: int
+    step: int
+    number: int
+    """Of the call in the step, from 1."""
+    sentence = (
+        "clip_grad_norm_ of step {step}: worker {rank} has taken the step without call "
+        "{number}, so the norm of the merged gradient can't be known: call it as often in "
+        "every worker before each optimizer.step()"
     )

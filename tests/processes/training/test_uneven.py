@@ -55,6 +55,42 @@ def test_losses_that_are_sums_over_the_batch_add_up_where_the_strategy_says_so(
     assert "worker.loss_reduction" not in ended.logs["worker0"]
 
 
+@pytest.mark.parametrize(
+    ("by", "more"),
+    [
+        ("torch", ()),
+        ("imported", ("--sum", "--undeclared")),
+        ("fleet", ("--norm_type", "inf")),
+        ("fleet", ("--norm_type", "1.5", "--optimizer", "sgd")),
+    ],
+)
+def test_gradients_are_clipped_by_the_norm_of_all_workers_gradients(
+    jobs: Any, by: str, more: tuple[str, ...]
+) -> None:
+    args = ("--counts", "3,4;0,2", "--clip", "0.05", "--by", by, *more)
+    alone = jobs.local_once(UNEVEN, *args)
+    assert sum(norm > 0.05 for norm in alone["norms"]) >= 3, "something is clipped"
+    if "--sum" in more:
+        args = tuple(each for each in args if each != "--undeclared")
+
+    first, second = jobs.run(UNEVEN, *args).results
+
+    for result in (first, second):
+        assert far(result, alone) <= 1e-5
+    assert second["norms"] == pytest.approx(alone["norms"], rel=1e-5)
+    assert first["norms"] == second["norms"][:3], "to the bit"
+
+
+def test_who_takes_a_step_without_clipping_is_named_at_once(jobs: Any) -> None:
+    args = ("--counts", "3,3", "--clip", "0.05", "--wrong", "unclipped")
+
+    ended = jobs.start(UNEVEN, *args, PARAMFLEET_LEASE_TTL_S="6").end(within_s=60)
+
+    assert ended.codes["worker1"] == 1
+    says = "clip_grad_norm_ of step 1: worker 0 has taken the step without call 1"
+    assert says in ended.logs["worker1"], ended.story()
+
+
 def test_losses_that_are_sums_are_warned_of_where_the_strategy_says_mean(jobs: Any) -> None:
     ended = jobs.run(UNEVEN, "--counts", "2,2", "--sum", "--undeclared")
 

@@ -29,6 +29,7 @@ from paramfleet.transport.leaving import Departure
 
 if TYPE_CHECKING:
     from paramfleet.training.collective.training import CollectiveTraining
+    from paramfleet.training.stepping.clipping import Clipping
     from paramfleet_shared.discovery.orders import Orders
 
 __all__ = ["NO_SERVERS", "Backend", "Own"]
@@ -74,6 +75,8 @@ class Backend(ABC):
     """Whether it has left that."""
     communicator: Communicator | None = None
     """What reaches Redis and the pservers; None where nothing does."""
+    clipping: "Clipping | None" = None
+    """What torch's functions that clip gradients do; None where they do what they do."""
     job: Job | None = None
     """The worker's connections after ``start``; None where there are none."""
 

@@ -25,6 +25,7 @@ from paramfleet.training.modes.geo.mode import GeoMode
 from paramfleet.training.modes.gpubox.mode import GpuBoxMode
 from paramfleet.training.modes.sync import SyncMode
 from paramfleet.training.optimizer import DistributedOptimizer
+from paramfleet.training.stepping.clipping import Clipping
 from paramfleet.training.stepping.others import StepInterruptedError
 from paramfleet.transport.communicator import Communicator
 from paramfleet_shared.discovery.errors import OtherCallError
@@ -73,6 +74,7 @@ class PserverBackend(Backend):
         self._session = communicator.session
         self._for_late = BuffersForLate(communicator.clock)
         self._lone_steps = LoneSteps()
+        self.clipping: Clipping | None = None
         self._optimizer: DistributedOptimizer | None = None
         """What trains, once it has begun."""
         if self._session.elastic:
@@ -125,6 +127,28 @@ class PserverBackend(Backend):
             with self.own.times.during("barrier"):
                 return self._communicator.wait(work)
         return others.wait(work, partial(self._take_others_step, at))
+
+    def _clip(self, optimizer: DistributedOptimizer) -> Clipping | None:
+        """Have torch's functions clip by all workers' gradients, where they share a step."""
+        norms, mode = optimizer.running.norms, optimizer.mode
+        if norms is None and (mode.name != "gpubox" or self.worker_num() == 1):
+            return None
+        found = norms  # of the closure below
+
+        def total_norm(
+            gradients: list[torch.Tensor], norm_type: float, *, examples: int | None
+        ) -> float:
+            assert found is not None, "it is given else"
+            count = self.own.examples.seen if examples is None else examples
+            return found.norm(gradients, norm_type, examples=count)
+
+        return Clipping(optimizer, None if norms is None else total_norm)
+
+    def _end_watching(self) -> None:
+        """Look at torch's functions no more: this worker leaves."""
+        self._lone_steps.end()
+        if self.clipping is not None:
+            self.clipping.end()
 
     def _take_others_step(self, at: str) -> None:
         """Take part in a step of other workers, which this one has no batch for.
@@ -211,6 +235,7 @@ class PserverBackend(Backend):
         own.departure.begin()
         optimizer.bind(mode, job.staleness)
         self._optimizer = optimizer
+        self.clipping = self._clip(optimizer)
         with optimizer.loading(self.agreement.loaded_from.folder):
             begin_registered(self, job, optimizer)
             if returned:
@@ -250,7 +275,7 @@ class PserverBackend(Backend):
         if self.job is not None:
             communicator.wait(self.job.pservers.close())
         communicator.wait(self._session.leave())
-        self._lone_steps.end()
+        self._end_watching()
         self.stopped = True
         communicator.close()
 
@@ -259,7 +284,7 @@ class PserverBackend(Backend):
         communicator, session = self._communicator, self._session
         if self.stopped or not communicator.is_own:
             return
-        self._lone_steps.end()
+        self._end_watching()
         self.stopped = True
         why = error or ENDED_EARLY
         asked = self.own.departure.asked and error is None

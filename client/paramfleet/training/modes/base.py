@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,11 +20,14 @@ from paramfleet.training.modes.fresh import FreshSteps
 from paramfleet.training.modes.prefetching.ahead import Expecting
 from paramfleet.training.modes.prefetching.disk_rows import Prefetched
 from paramfleet.training.passes.backing import PassBacking
-from paramfleet.training.stepping.others import OthersSteps
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.tables.rows.evicting import AsOf
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.values.bounds import LARGEST_GRADIENT, MAX_LEARNING_RATE
+
+if TYPE_CHECKING:
+    from paramfleet.training.stepping.norms import MergedNorms
+    from paramfleet.training.stepping.others import OthersSteps
 
 __all__ = [
     "GradientError",
@@ -112,7 +115,9 @@ class Mode(ABC):
     LocalSGD in the place of a worker that died."""
     ledger: Any = None
     """What LocalSGD's exchanges cost so far; None without."""
-    others: OthersSteps | None = None
+    norms: "MergedNorms | None" = None
+    """Norms of all workers' gradients; None where there are no others in a step."""
+    others: "OthersSteps | None" = None
     """Waits for other workers that may be in a step; None where none needs this worker."""
 
     @abstractmethod

@@ -7,6 +7,7 @@ applied.
 
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -22,9 +23,11 @@ from paramfleet.training.modes.gradients import StepGradients
 from paramfleet.training.modes.prefetching.ahead import Found, Wanted
 from paramfleet.training.modes.served import ServedMode
 from paramfleet.training.modes.small_tables import MAX_BYTES, SmallTables
+from paramfleet.training.stepping.norms import MergedNorms
 from paramfleet.training.stepping.others import OthersSteps
 from paramfleet.training.stepping.reductions import ReductionWatch
 from paramfleet.training.stepping.totals import StepTotals, ask_total
+from paramfleet.transport.keeping import State
 from paramfleet.transport.requests import ReadPlan, Write
 from paramfleet_shared.errors import ContractError, FleetError, UnavailableError
 from paramfleet_shared.errors.served import (
@@ -34,6 +37,7 @@ from paramfleet_shared.errors.served import (
     StepIncompleteError,
     StepPassedError,
 )
+from paramfleet_shared.net.wire.identity import NORMS
 from paramfleet_shared.net.wire.message import Message
 
 __all__ = [
@@ -130,7 +134,7 @@ class SyncMode(ServedMode):
             StrategyError: if one of the model's layers can't, or if losses are sums and an
                 accessor makes sums of means.
         """
-        if self._mode.loss_reduction == "sum":
+        if self._sums:
             _check_sums(self._tables.sparse)
         if self._mode.sync_batch_norm and self._job.worker_num > 1:
             self._share_statistics()
@@ -162,6 +166,8 @@ class SyncMode(ServedMode):
         self._job.communicator.wait(self._open_direct())
         if self._job.worker_num > 1:
             self.others = OthersSteps(self._job, step=lambda: self._step)
+            rows = [table for table, _ in self._tables.sparse]
+            self.norms = MergedNorms(self._job, rows, self._blocks, step=lambda: self._step)
             if not self._job.author.rank:
                 examples = self._job.examples
                 self._watch = ReductionWatch(self._mode.loss_reduction, lambda: examples.seen)
@@ -318,6 +324,8 @@ class SyncMode(ServedMode):
         if self._watch is not None and not self._is_skipping:
             self._watch.end()
             self._watch = None
+        if self.norms is not None and not self._is_skipping and not self._sums:
+            self.norms.check(examples)
         gradients = self._gradients(examples=examples)
         writes = self._writes(gradients)
         if self._job.pservers.divides:
@@ -334,7 +342,7 @@ class SyncMode(ServedMode):
         with job.times.during("push"):
             answers = self._wait(self._take_step(gradients, writes, plan))
             found = plan.join(answers)
-        self._step, self._num_row_calls = step, 0
+        self._begin_step(step)
         place = len(self._blocks)
         if not due:
             self._small.arrived(found[place:], answers, step=step)
@@ -360,7 +368,7 @@ class SyncMode(ServedMode):
                 job, self._blocks, min_step=step, wire=self._wire, ask=self._pull
             )
             values = job.communicator.wait(fetch)
-        self._step, self._num_row_calls = step, 0
+        self._begin_step(step)
         self._install(values)
 
     async def _take_step(
@@ -428,6 +436,26 @@ class SyncMode(ServedMode):
     def _min_step(self) -> int:
         return self._step
 
+    def _begin_step(self, step: int) -> None:
+        self._step, self._num_row_calls = step, 0
+        if self.norms is not None:
+            self.norms.end_step()
+
+    @property
+    def _sums(self) -> bool:
+        """Whether a step's gradient is the sum of the workers', and not their mean."""
+        return self._mode.loss_reduction == "sum"
+
+    @override
+    def _push_messages(
+        self, fields: dict[str, Any], writes: list[Write], state: State | None
+    ) -> list[Message]:
+        messages = super()._push_messages(fields, writes, state)
+        norms = None if self.norms is None else self.norms.named()
+        if norms is None:
+            return messages
+        return [replace(m, tensors={**m.tensors, NORMS: norms}) for m in messages]
+
     @override
     def saved_at(self) -> dict[str, int]:
         return {"min_version": self._step}
@@ -442,7 +470,7 @@ class SyncMode(ServedMode):
             self._job,
             step=lambda: self._step,
             weight=lambda: examples.seen,
-            sums=self._mode.loss_reduction == "sum",
+            sums=self._sums,
         )
         if not share_statistics(model, self._totals):
             log.warning("worker.no_batch_norm", extra={"reason": "the model has no BatchNorm"})

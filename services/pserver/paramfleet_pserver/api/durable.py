@@ -38,8 +38,8 @@ SETTLED = frozenset(
 
 UNHELD = frozenset(
     {
-        "answer", "hold", "saved", "status", "states", "wait_turn", "total", "await_step",
-        "pass_state", "progress",
+        "answer", "hold", "saved", "status", "states", "wait_turn", "total", "norm",
+        "await_step",         "pass_state", "progress",
     }
 )  # fmt: skip
 """Operations that execute no command, or wait for others that do."""

@@ -75,7 +75,7 @@ from paramfleet_pserver.requests.row_requests import (
     write_request,
 )
 from paramfleet_pserver.requests.staging import Staging
-from paramfleet_pserver.requests.total_requests import total_request
+from paramfleet_pserver.requests.total_requests import norm_request, total_request
 from paramfleet_pserver.tables.owners import Job, Owners
 from paramfleet_pserver.tables.table import SparseTable, Table
 from paramfleet_pserver.tables.table_store import TableStore
@@ -110,7 +110,7 @@ OPERATIONS = (
     "declare", "pull", "stage", "push", "step", "exchange", "survey", "prefetch",
     "remove", "discount", "write", "void", "assign", "leave",
     "join", "begin", "settle", "progress", "wait_turn", "hold", "save", "saved", "load",
-    "status", "total", "await_step", "answer", "states",
+    "status", "total", "norm", "await_step", "answer", "states",
     "read_pass", "prepare_pass", "commit_pass", "abort_pass", "pass_state",
     *FOLLOWING,
     *FEEDING,
@@ -784,6 +784,19 @@ class Routes:
             await training.waits.wait(part.step, deadline=request.deadline)
         total = await training.waits.total(part, request.deadline)
         return Message(fields={"workers": total.workers}, tensors={"sum": total.values})
+
+    async def norm(self, request: Request) -> Message:
+        """Answer with a norm of a step's merged gradient, once all parts are here.
+
+        Of what this server holds of it, or of the whole, where a push of the step names that.
+        May be repeated.
+        """
+        training = self._trained("norm")
+        asked = norm_request(request.message)
+        training.fence(asked.rank, asked.incarnation)
+        norm = await training.waits.norm(asked, request.deadline)
+        found = np.array([norm.value], np.float64)  # as a tensor: it may be infinite
+        return Message(fields={"whole": norm.is_whole}, tensors={"norm": found})
 
     async def await_step(self, request: Request) -> Message:
         """Answer whether other workers wait in a step for this one, once they do.

@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import override
 
 from paramfleet_pserver.commands.modes import EVERY_MODE, ServerMode
@@ -56,6 +58,8 @@ class Kept(NamedTuple):
     parts: tuple[PushPart, ...]
     claims: Claims
     """Room for the rows that it creates."""
+    norms: NDArray[np.float64] | None = None
+    """Norms of the step's gradient that its worker was answered."""
 
 
 class StepApplier(ServerMode):
@@ -68,7 +72,7 @@ class StepApplier(ServerMode):
     """
 
     name: ClassVar[Mode] = "sync"
-    operations = EVERY_MODE | {"push", "step", "total", "await_step"}
+    operations = EVERY_MODE | {"push", "step", "total", "norm", "await_step"}
     in_step = True
     takes_all = True
 
@@ -83,6 +87,8 @@ class StepApplier(ServerMode):
         self.confirmed: dict[Rank, Step] | None = None
         """By worker, before which step all of its parts are with every server, where a step
         waits for that; None where none does."""
+        self._norms: dict[Step, NDArray[np.float64]] = {}
+        """By step, norms of its gradient that pushes name; of some steps before, too."""
         self.listener: StepListener | None = None
         self.version = 0
         """Steps applied."""
@@ -106,10 +112,24 @@ class StepApplier(ServerMode):
             push: What ``reservoir.check`` lets pass.
             claims: Room for the rows that it creates, held until the step is applied.
         """
-        kept = Kept(push.parts, claims)
+        kept = Kept(push.parts, claims, push.norms)
         self.reservoir.add(push.rank, push.step, push.weight, kept)
+        self.note_norms(push)
         self.confirm(push.rank, push.step)  # who has come so far has seen the step before
         self._apply_whole()
+
+    def note_norms(self, push: PushRequest) -> None:
+        """Keep the norms that a push names, for workers that take the step later or again."""
+        if push.norms is None:
+            return
+        self._norms[push.step] = push.norms
+        for step in [each for each in self._norms if each < push.step - OLD_VERSIONS]:
+            del self._norms[step]
+
+    def norm_of(self, step: Step, number: int) -> float | None:
+        """Return a norm of a step's gradient, if a push has named it."""
+        norms = self._norms.get(step)
+        return float(norms[number]) if norms is not None and number < len(norms) else None
 
     def await_confirmed(self) -> None:
         """Apply a step only when each part of it is known to be with all servers.

@@ -66,7 +66,7 @@ from paramfleet_pserver.requests.tensors import PartIds
 from paramfleet_pserver.tables.parts import SparsePart
 from paramfleet_pserver.tables.table import SparseTable
 from paramfleet_pserver.tables.table_store import TableStore
-from paramfleet_shared.net.wire.identity import PROGRESS
+from paramfleet_shared.net.wire.identity import NORMS, PROGRESS
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message, decode, encode
 from paramfleet_shared.values.ids import Rank, Step
 
@@ -161,6 +161,8 @@ def _describe_push(command: Update | Contribute) -> _Described:
         for index, part in enumerate(push.parts)
     ]
     about = {**_describe_head(push), "first": push.first, "weight": push.weight}
+    if push.norms is not None:
+        tensors[NORMS] = push.norms
     return {**about, "parts": parts}, tensors | _progress_in(push)
 
 

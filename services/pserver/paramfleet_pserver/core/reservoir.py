@@ -207,6 +207,10 @@ class StepReservoir(Generic[Payload]):
         self._members.expect(rank, step)
         return not self.holds(rank, step) and bool(self._pushed.get(step))
 
+    def pushed_weights(self) -> dict[Rank, float]:
+        """Return the workers that have pushed the step in progress, and with which weight."""
+        return {rank: weight for rank, (weight, _) in self._pushed.get(self._next, {}).items()}
+
     def missing(self) -> tuple[Rank, ...]:
         """Return the members that the step in progress waits for."""
         pushed = self._pushed.get(self._next, {})

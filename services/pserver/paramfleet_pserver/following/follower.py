@@ -17,7 +17,7 @@ from paramfleet_pserver.commands.codec import from_bytes
 from paramfleet_pserver.commands.machine import Machine
 from paramfleet_pserver.commands.records import Command, Make
 from paramfleet_pserver.commands.snapshot.reading import Restoring
-from paramfleet_pserver.core.totals import KeptTotal
+from paramfleet_pserver.core.sums.totals import KeptTotal
 from paramfleet_pserver.following.messages import (
     Commands,
     Fenced,

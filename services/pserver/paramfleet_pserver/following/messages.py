@@ -5,7 +5,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from paramfleet_pserver.core.totals import KeptTotal
+from paramfleet_pserver.core.sums.totals import KeptTotal
 from paramfleet_pserver.requests.fields import Fields
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message
 from paramfleet_shared.values.ids import Rank

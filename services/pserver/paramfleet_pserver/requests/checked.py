@@ -15,11 +15,12 @@ from paramfleet_pserver.core.pacing import ASYNC_RATES, AsyncRate
 from paramfleet_pserver.requests.changes import Changes, rule_of_step
 from paramfleet_pserver.requests.fields import Fields
 from paramfleet_pserver.requests.tensors import PartIds
+from paramfleet_pserver.requests.total_requests import MAX_NORMS
 from paramfleet_pserver.tables.parts import DensePart, SparsePart
 from paramfleet_pserver.tables.table import SparseTable, Table
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.errors.served import AnswerTooLargeError
-from paramfleet_shared.net.wire.identity import PROGRESS, ChangeIdentity
+from paramfleet_shared.net.wire.identity import NORMS, PROGRESS, ChangeIdentity
 from paramfleet_shared.net.wire.limits import DEFAULT_LIMITS
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message
 from paramfleet_shared.tables.encoding import WIRE_DTYPES, WireDtype, buffer_for, encoded_bytes
@@ -147,6 +148,8 @@ class PushRequest(NamedTuple):
     parts: tuple[PushPart, ...]
     progress: NDArray[np.uint8] | None = None
     """Where the worker is after the step, for a process that is started in its place."""
+    norms: NDArray[np.float64] | None = None
+    """Norms of the step's merged gradient that the worker was answered, by number."""
 
     @property
     def rank(self) -> Rank:
@@ -377,6 +380,7 @@ def push_request(message: Message, store: TableStore, *, pieces: bool = False) -
             for table, content, part in changes
         ),
         progress=_progress_of(message),
+        norms=_norms_of(message),
     )
 
 
@@ -426,6 +430,21 @@ def _progress_of(message: Message) -> NDArray[np.uint8] | None:
     if found.dtype != np.uint8 or found.ndim != 1 or len(found) > MAX_PROGRESS_BYTES:
         rule = f"must be at most {MAX_PROGRESS_BYTES} bytes"
         raise MalformedMessageError(where="tensor 'progress'", rule=rule)
+    return found
+
+
+def _norms_of(message: Message) -> NDArray[np.float64] | None:
+    """Return the norms that a push names; None if it names none.
+
+    Raises:
+        MalformedMessageError: if they aren't numbers, or are too many.
+    """
+    found = message.tensors.get(NORMS)
+    if found is None:
+        return None
+    if found.dtype != np.float64 or found.ndim != 1 or len(found) > MAX_NORMS:
+        rule = f"must be float64 [n] of at most {MAX_NORMS}"
+        raise MalformedMessageError(where=f"tensor {NORMS!r}", rule=rule)
     return found
 
 

@@ -3,18 +3,21 @@
 A push is answered when it is kept. When its step is applied the pulls that waited for it go on.
 """
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from typing_extensions import override
 
 from paramfleet_pserver.commands.applying import StepApplier, StepListener
-from paramfleet_pserver.core.totals import KeptTotal, StepTotals
-from paramfleet_pserver.requests.total_requests import TotalRequest
+from paramfleet_pserver.core.sums.norms import NormPart, NormUse, StepNorms, merged_power
+from paramfleet_pserver.core.sums.totals import KeptTotal, StepTotals
+from paramfleet_pserver.requests.total_requests import NormRequest, TotalRequest
 from paramfleet_pserver.waiting.waiters import Parking
 from paramfleet_shared.errors import FleetError, UnavailableError
 from paramfleet_shared.errors.served import (
+    NormNotSharedError,
     NotAMemberError,
     OperationModeError,
     StepIncompleteError,
@@ -30,6 +33,10 @@ if TYPE_CHECKING:
 __all__ = ["SyncWaits", "Total", "Waits"]
 
 
+_COMPUTED_HERE_BYTES = 64 << 10
+"""Gradients that are merged by the event loop itself; more by a thread beside it."""
+
+
 class Total(NamedTuple):
     """A sum over the workers of a step."""
 
@@ -37,6 +44,15 @@ class Total(NamedTuple):
     """[n]"""
     workers: int
     """Who take part in the step: more than there are parts, if one has pushed it before."""
+
+
+class Norm(NamedTuple):
+    """A norm of a step's merged gradient."""
+
+    value: float
+    """A sum of powers, or the largest size, of what this server holds; or the whole norm."""
+    is_whole: bool
+    """Whether it is the norm of the whole gradient, which a worker has named with its push."""
 
 
 class Waits:
@@ -57,6 +73,15 @@ class Waits:
         """
         del part, deadline
         raise OperationModeError(operation="total", mode=self._mode)
+
+    async def norm(self, asked: NormRequest, deadline: float | None) -> "Norm":
+        """Add a worker's part to a norm, and return it when nobody's is missing.
+
+        Raises:
+            OperationModeError: in a mode whose workers don't take a step together.
+        """
+        del asked, deadline
+        raise OperationModeError(operation="norm", mode=self._mode)
 
     async def await_step(self, rank: Rank, step: Step, *, deadline: float | None) -> bool:
         """Wait until other workers wait in a step for this one; return whether they do.
@@ -111,6 +136,9 @@ class SyncWaits(Waits, StepListener):
         self._parking: Parking[int] = Parking(clock=clock)
         self._totals = StepTotals()
         self._awaiting_totals: Parking[str] = Parking(clock=clock)
+        self._norms = StepNorms()
+        self._awaiting_norms: Parking[NormUse] = Parking(clock=clock)
+        self._computing: set[asyncio.Task[None]] = set()
         self._awaiting_steps: Parking[tuple[Rank, Step]] = Parking(clock=clock)
         """Workers that wait elsewhere, and the step that they would take next."""
         steps.listener = self
@@ -119,6 +147,8 @@ class SyncWaits(Waits, StepListener):
     def step_begun(self) -> None:
         self._awaiting_totals.wake(self._totals.settle(()))
         self._totals.clear()  # all have pushed the step, so all had its sums
+        self._norms.clear()  # as above
+        self._awaiting_norms.wake(self._awaiting_norms.awaited())
 
     @override
     def step_applied(self, version: int) -> None:
@@ -132,6 +162,7 @@ class SyncWaits(Waits, StepListener):
     def settle(self) -> None:
         """Add up the sums that wait for nobody any more: a worker has pushed, or left."""
         self._awaiting_totals.wake(self._totals.settle(self._reservoir.missing()))
+        self._settle_norms()
         self._awaiting_steps.wake(
             [each for each in self._awaiting_steps.awaited() if self._is_awaited(*each)]
         )
@@ -144,7 +175,7 @@ class SyncWaits(Waits, StepListener):
         except NotAMemberError:
             return True
         is_next = step == self._reservoir.next_step and not self._reservoir.holds(rank, step)
-        return is_next and self._totals.lacks(rank)
+        return is_next and (self._totals.lacks(rank) or self._norms.lacks(rank))
 
     @override
     async def await_step(self, rank: Rank, step: Step, *, deadline: float | None) -> bool:
@@ -203,6 +234,75 @@ class SyncWaits(Waits, StepListener):
         return Total(self._totals.of(name), self._reservoir.num_members)
 
     @override
+    async def norm(self, asked: NormRequest, deadline: float | None) -> Norm:
+        """Add a worker's part to a norm, and return it when nobody's is missing.
+
+        Missing are the parts of those who take part in the step and have not pushed it. A
+        worker that has pushed it, and was answered the norm, names it with its push: a worker
+        that is started again, or a server that lost the parts, has it from there.
+
+        Raises:
+            NotAMemberError: if the worker takes no part in the step.
+            StepPassedError: if the worker has pushed the step, or it was applied.
+            StepTooEarlyError: if an earlier step is in progress.
+            NormMismatchError: if another worker clips other gradients.
+            NormNotSharedError: if a worker has pushed the step without this norm.
+            TotalIncompleteError: if the deadline comes first.
+        """
+        use, norms = asked.use, self._norms
+        if (named := self._steps.norm_of(asked.step, use.number)) is not None:
+            return Norm(named, is_whole=True)
+        await self.wait(asked.step, deadline=deadline)  # a server that went on from its disk
+        self._reservoir.check_in_progress(asked.rank, asked.step)
+        norms.add(use, asked.rank, asked.part, asked.order)
+        self.settle()
+        while (found := norms.of(use)) is None:
+            if (named := self._steps.norm_of(asked.step, use.number)) is not None:
+                return Norm(named, is_whole=True)
+            self._check_shared(asked)
+            late = partial(self._norm_late, asked)
+            await self._awaiting_norms.wait(use, deadline=deadline, late=late)
+        return Norm(found, is_whole=False)
+
+    def _check_shared(self, asked: NormRequest) -> None:
+        """Raise if a worker has pushed the step with a batch, and without this norm.
+
+        Raises:
+            NormNotSharedError: naming it.
+            StepPassedError: if the step was applied meanwhile.
+        """
+        self._reservoir.check_in_progress(asked.rank, asked.step)
+        for rank, weight in sorted(self._reservoir.pushed_weights().items()):
+            if weight > 0:
+                raise NormNotSharedError(
+                    rank=rank, step=asked.step, number=asked.use.number + 1
+                )
+
+    def _settle_norms(self) -> None:
+        """Compute the norms that wait for nobody, and wake those that can't be any more."""
+        awaited = self._reservoir.missing()
+        has_pushed = any(self._reservoir.pushed_weights().values())
+        for use in self._norms.open():
+            if has_pushed:
+                self._awaiting_norms.wake([use])
+            elif not self._norms.missing(use, awaited):
+                computing = self._compute(use, *self._norms.take(use))
+                task = asyncio.get_running_loop().create_task(computing)
+                self._computing.add(task)
+                task.add_done_callback(self._computing.discard)
+
+    async def _compute(
+        self, use: NormUse, parts: Mapping[Rank, NormPart], order: float
+    ) -> None:
+        step = self._reservoir.next_step
+        work = partial(merged_power, parts, order, sums=self._reservoir.sums)
+        size = sum(part.values.nbytes for of in parts.values() for part in of.tables.values())
+        power = work() if size < _COMPUTED_HERE_BYTES else await asyncio.to_thread(work)
+        if self._reservoir.next_step == step:
+            self._norms.note(use, power)
+            self._awaiting_norms.wake([use])
+
+    @override
     async def wait(self, version: int, *, deadline: float | None) -> float:
         """Wait until ``version`` steps are applied; return for how many seconds.
 
@@ -221,6 +321,7 @@ class SyncWaits(Waits, StepListener):
         """Fail every request that waits, and all that will."""
         self._parking.fail(error)
         self._awaiting_totals.fail(error)
+        self._awaiting_norms.fail(error)
         self._awaiting_steps.fail(error)
 
     @override
@@ -230,6 +331,15 @@ class SyncWaits(Waits, StepListener):
             "waiting_pulls": len(self._parking.awaited()),
             "waiting_sums": len(self._awaiting_totals.awaited()),
         }
+
+    def _norm_late(self, asked: NormRequest, waited_s: float) -> FleetError:
+        missing = self._norms.missing(asked.use, self._reservoir.missing())
+        return TotalIncompleteError(
+            name=f"clip_grad_norm_ #{asked.use.number + 1}",
+            step=asked.step,
+            missing=list[int](missing),
+            waited_s=waited_s,
+        )
 
     def _total_late(self, part: TotalRequest, waited_s: float) -> FleetError:
         return TotalIncompleteError(

@@ -3,13 +3,18 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-__all__ = ["FIRST_SEQUENCE", "PROGRESS", "ChangeIdentity"]
+__all__ = ["FIRST_SEQUENCE", "NORMS", "PROGRESS", "ChangeIdentity"]
 
 FIRST_SEQUENCE = 1
 
 
 PROGRESS = "progress"
 """Name of the tensor by which a change says where its worker is."""
+
+
+NORMS = "norms"
+"""Name of the tensor by which a push says which norms of the step's gradient its worker was
+answered."""
 
 
 class ChangeIdentity(NamedTuple):

@@ -102,7 +102,7 @@ def learn(ids: torch.Tensor, label: torch.Tensor) -> None:
         model(ids), label, reduction=reduction
     )
     torch.autograd.backward(loss)
-    if args.clip:
+    if args.clip and not (rank == 0 and args.wrong == "unclipped" and optimizer.num_steps == 1):
         clip = {
             "torch": torch.nn.utils.clip_grad_norm_,
             "imported": clip_grad_norm_,

@@ -110,6 +110,7 @@ def _steps(mode: StepApplier) -> Iterator[Message]:
             continues=False,
             first=None,
             parts=kept.parts,
+            norms=kept.norms,
         )
         yield _command("push", message_of(Contribute(push)))
 

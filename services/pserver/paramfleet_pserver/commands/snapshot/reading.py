@@ -287,7 +287,9 @@ class _Reader:
         if kind == "push" and isinstance(command, Contribute):
             push, steps = command.push, self._mode(StepApplier)
             claims = await self._claim((part.table, part.content) for part in push.parts)
-            steps.reservoir.keep(push.rank, push.step, push.weight, Kept(push.parts, claims))
+            kept = Kept(push.parts, claims, push.norms)
+            steps.reservoir.keep(push.rank, push.step, push.weight, kept)
+            steps.note_norms(push)
         elif kind == "prepared" and isinstance(command, Prepare):
             piece, parts = command.prepare.piece, command.prepare.parts
             claims = await self._claim((part.table, part.content) for part in parts)

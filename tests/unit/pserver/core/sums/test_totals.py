@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from paramfleet_pserver.core.totals import StepTotals
+from paramfleet_pserver.core.sums.totals import StepTotals
 from paramfleet_shared.errors.served import TotalMismatchError, TotalsTooLargeError
 from paramfleet_shared.values.ids import Rank
 
