@@ -1,5 +1,6 @@
 """``python -m paramfleet.runner``: what ``paramfleet train`` and each process of a job run."""
 
+import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ import click
 
 import paramfleet as fleet
 from paramfleet.config.plans.checkpoints import named_folder
-from paramfleet.runner.config.configuration import RawConfig, left_out_note, read_config
+from paramfleet.runner.config.configuration import Config, RawConfig, read_config
 from paramfleet.runner.config.paddle_optimizers import optimizer_note
 from paramfleet.runner.folders import read_model
 from paramfleet.runner.inference import infer
@@ -23,6 +24,8 @@ from paramfleet_shared.settings.cli import BoundedCommand, BoundedGroup, echo
 from paramfleet_shared.system.clock import Clock, SystemClock
 
 __all__ = ["main"]
+
+log = logging.getLogger(__name__)
 
 Work = Callable[[Model[Any], Clock], Outcome]
 
@@ -109,10 +112,8 @@ def _told(name: str, work: Work, path: Path, options: tuple[str, ...]) -> None:
     """
     try:
         model = read_model(path, options)
-        notes = [optimizer_note(model.config), left_out_note(model.config)]
         if fleet.worker_index() == 0:
-            for note in filter(None, notes):
-                echo(f"paramfleet {name}: {note}", err=True)
+            _tell(name, model.config)
         outcome = work(model, SystemClock())
     except ContractError as error:
         raise click.UsageError(str(error)) from error
@@ -123,6 +124,26 @@ def _told(name: str, work: Work, path: Path, options: tuple[str, ...]) -> None:
         sys.exit(1)
     if fleet.worker_index() == 0:
         print(outcome.to_json(), flush=True)
+
+
+def _tell(name: str, config: Config[Any]) -> None:
+    """Say where the training differs from what the configuration says.
+
+    Args:
+        name: Of the command.
+        config: Of the model.
+    """
+    note = optimizer_note(config)
+    if note:
+        echo(f"paramfleet {name}: {note}", err=True)
+    if config.left_out:
+        facts = {
+            "file": str(config.path),
+            "keys": [key.replace(f"{config.path}, ", "") for key in config.left_out],
+            "reason": "neither the model nor a reader reads them",
+            "remedy": "leave them out, or let model.py read them: config.get(KEY)",
+        }
+        log.warning("worker.keys_not_read", extra=facts)
 
 
 for _name, _callback in (("train", _train), ("infer", _infer)):

@@ -29,7 +29,7 @@ from paramfleet.runner.config.table_parameters import SECTION as TABLES
 from paramfleet.runner.config.table_parameters import table_parameters_of
 from paramfleet_shared.values.texts import shown
 
-__all__ = ["Config", "RawConfig", "left_out_note", "read_config"]
+__all__ = ["Config", "RawConfig", "read_config"]
 
 P = TypeVar("P", bound=HyperParameters)
 
@@ -107,14 +107,6 @@ class Config(Generic[P]):
     def _is_given(self, key: str) -> bool:
         name = _named(key)
         return name in self.given or any(each.startswith(f"{name}.") for each in self.given)
-
-
-def left_out_note(config: Config[Any]) -> str | None:
-    """Return which keys are left out, for the terminal; None if there are none."""
-    if not config.left_out:
-        return None
-    keys = ", ".join(config.left_out).replace(f"({config.path}, ", "(")
-    return f"warning: {config.path}: neither the model nor a reader reads these keys: {keys}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -608,3 +608,17 @@ def test_folders_among_the_files_are_named(
 
     (record, *_) = [r for r in caplog.records if r.getMessage() == "worker.folders_not_read"]
     assert vars(record)["folders"] == ["more"]
+
+
+def test_keys_that_nothing_reads_are_named_once(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = ["runner.runner_result_dump_path=x", "hyper_parameters.num_devices=1"]
+
+    assert run(folder, "train", "-o", "runner.epochs=1", *keys).exit_code == 0
+
+    (record,) = [r for r in caplog.records if r.getMessage() == "worker.keys_not_read"]
+    assert vars(record)["keys"] == [
+        "runner.runner_result_dump_path (-o)",
+        "hyper_parameters.num_devices (-o)",
+    ]
