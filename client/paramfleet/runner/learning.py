@@ -11,8 +11,9 @@ import paramfleet as fleet
 from paramfleet.config.plans.checkpoints import named_folder
 from paramfleet.config.strategy import StrategyError
 from paramfleet.runner.config.configuration import Config
-from paramfleet.runner.config.errors import ConfigError
+from paramfleet.runner.config.errors import ConfigError, ModelFolderError
 from paramfleet.runner.config.settings import RunnerSettings
+from paramfleet.runner.models.layers import NO_ID
 from paramfleet.runner.models.metrics import Metric
 from paramfleet.runner.models.model import Feeds, Model
 from paramfleet.runner.showing.display import Display
@@ -90,6 +91,7 @@ class Learner:
 
     Raises:
         ConfigError: if there is no GPU that was asked for.
+        ModelFolderError: if a lookup of the network would take ``NO_ID`` for an id.
         FleetError: if the strategy contradicts itself.
     """
 
@@ -101,7 +103,9 @@ class Learner:
         self.device = device_of(config)
         torch.set_num_threads(runner.thread_num)
         torch.manual_seed(runner.seed)
-        self.net = fleet.distributed_model(model.create_model().to(self.device))
+        net = model.create_model()
+        _require_padding(model, net)
+        self.net = fleet.distributed_model(net.to(self.device))
         inner = model.create_optimizer(self.net)
         strategy = strategy_of(runner, config.tables)
         if runner.checkpoint_configs:
@@ -211,3 +215,17 @@ class Learner:
 def _known(values: Mapping[str, float]) -> dict[str, float]:
     """Return the values that are numbers: a metric may need examples that haven't come yet."""
     return {name: value for name, value in values.items() if math.isfinite(value)}
+
+
+def _require_padding(model: Model[Any], net: torch.nn.Module) -> None:
+    """See that no lookup takes ``NO_ID`` for an id; others refuse it as any negative one.
+
+    Raises:
+        ModelFolderError: naming the module that does.
+    """
+    for path, module in net.named_modules():
+        is_lookup = isinstance(module, fleet.nn.Embedding | fleet.nn.EmbeddingBag)
+        if model.pads_ids and is_lookup and module.negative_ids and module.padding_idx != NO_ID:
+            rule = f"{path}: with negative_ids=True, give it padding_idx=runner.NO_ID, too"
+            file = model.config.modules / model.config.runner.model_path
+            raise ModelFolderError(path=str(file), rule=rule)

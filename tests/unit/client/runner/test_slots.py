@@ -14,7 +14,10 @@ from paramfleet.data import Slot
 from paramfleet.runner import batches
 from paramfleet.runner.batches import SampleError, SlotError, open_batches, stack
 from paramfleet.runner.config.configuration import read_config
+from paramfleet.runner.config.errors import ModelFolderError
 from paramfleet.runner.folders import load_model_class
+from paramfleet.runner.learning import Learner
+from paramfleet_shared.system.clock import SystemClock
 
 MODELS = Path(__file__).parents[4] / "models"
 NO = runner.NO_ID
@@ -223,3 +226,21 @@ def test_slot_text_that_is_wrong_is_named(line: str, rule: str, tmp_path: Path) 
 
     with pytest.raises(runner.LineError, match=rule):
         list(open_batches(model, [str(tmp_path / "rows")], test=False))
+
+
+@pytest.mark.parametrize("padding", [None, NO])
+def test_a_lookup_of_negative_ids_must_leave_no_id_out(padding: int | None) -> None:
+    class Hashed(runner.ClickModel[runner.CtrParameters]):
+        @override
+        def create_model(self) -> torch.nn.Module:
+            bag = fleet.nn.EmbeddingBag(
+                0, 1, negative_ids=True, padding_idx=padding, mode="sum"
+            )
+            return torch.nn.Sequential(bag)
+
+    config = zoo_model("rank/dnn").config
+    if padding is None:
+        with pytest.raises(ModelFolderError, match="0: with negative_ids=True"):
+            Learner(Hashed(config), SystemClock())
+    else:
+        Learner(Hashed(config), SystemClock())
