@@ -18,9 +18,17 @@ class _Forward:
     examples: int
     has_gradient: bool = False
     """Whether ``backward`` has reached its output."""
+    error: Exception | None = None
+    """Why it must not: the values that it was computed from have changed since."""
 
     def note_gradient(self, _: torch.Tensor) -> None:
-        """Note that it has."""
+        """Note that it has.
+
+        Raises:
+            Exception: why it must not.
+        """
+        if self.error is not None:
+            raise self.error
         self.has_gradient = True
 
 
@@ -54,13 +62,27 @@ class ExampleCounter:
         """Whether a forward since the last ``take`` has its gradient."""
         return any(each.has_gradient for each in self._forwards)
 
+    @property
+    def learned(self) -> int:
+        """Examples with gradients since the last ``take``; 1 without any."""
+        return sum(each.examples for each in self._forwards if each.has_gradient) or 1
+
+    def outdate(self, error: Exception) -> None:
+        """Have ``backward`` raise an error where it reaches a forward since the last ``take``.
+
+        Args:
+            error: The one, unless there is one already.
+        """
+        for each in self._forwards:
+            each.error = each.error or error
+
     def take(self) -> int:
         """Return the examples with gradients since the last call; 1 without any.
 
         With 1 for everybody, sync gives every worker the same weight.
         """
-        forwards, self._forwards = self._forwards, []
-        return sum(each.examples for each in forwards if each.has_gradient) or 1
+        learned, self._forwards = self.learned, []
+        return learned
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Be copied, with a model, as one that counts for nobody."""

@@ -99,6 +99,14 @@ def test_losses_that_are_sums_are_warned_of_where_the_strategy_says_mean(jobs: A
     assert "strategy.loss_reduction = 'sum'" in ended.logs["worker0"]
 
 
+def test_a_forward_without_a_gradient_is_no_step_that_is_interrupted(jobs: Any) -> None:
+    args = ("--counts", "3,5;0,2", "--wrong", "evaluates")
+    alone = jobs.local_once(UNEVEN, *args)
+
+    for result in jobs.run(UNEVEN, *args, "--clip", "100").results:
+        assert far(result, alone) <= 1e-5
+
+
 def test_sums_over_the_workers_of_a_step_wait_for_nobody_without_a_batch(jobs: Any) -> None:
     args = ("--counts", "3,5;0,2", "--norms")
     alone = jobs.local_once(UNEVEN, *args)
@@ -108,8 +116,11 @@ def test_sums_over_the_workers_of_a_step_wait_for_nobody_without_a_batch(jobs: A
         assert far(result, alone) <= 1e-5
 
 
-def test_who_waits_for_the_others_in_the_middle_of_a_step_is_told_at_once(jobs: Any) -> None:
-    args = ("--counts", "3,3", "--wrong", "between")
+@pytest.mark.parametrize("where", ["between", "forward"])
+def test_who_waits_for_the_others_in_the_middle_of_a_step_is_told_at_once(
+    jobs: Any, where: str
+) -> None:
+    args = ("--counts", "3,3", "--wrong", where)
 
     ended = jobs.start(UNEVEN, *args, PARAMFLEET_LEASE_TTL_S="6").end(within_s=60)
 

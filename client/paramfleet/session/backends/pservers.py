@@ -139,7 +139,7 @@ class PserverBackend(Backend):
             gradients: list[torch.Tensor], norm_type: float, *, examples: int | None
         ) -> float:
             assert found is not None, "it is given else"
-            count = self.own.examples.seen if examples is None else examples
+            count = self.own.examples.learned if examples is None else examples
             return found.norm(gradients, norm_type, examples=count)
 
         return Clipping(optimizer, None if norms is None else total_norm)
@@ -158,10 +158,12 @@ class PserverBackend(Backend):
         """
         optimizer = self._optimizer
         assert optimizer is not None, "it has others"
+        error = StepInterruptedError(
+            rank=self.worker_index(), at=at, step=optimizer.num_steps + 1
+        )
         if self.own.examples.has_seen or optimizer.has_gradients:
-            raise StepInterruptedError(
-                rank=self.worker_index(), at=at, step=optimizer.num_steps + 1
-            )
+            raise error
+        self.own.examples.outdate(error)
         with self.own.registered.without_batch():
             optimizer.take_others_step()
 

@@ -125,6 +125,12 @@ for epoch, said in enumerate(args.counts.split(";")):
         if args.wrong == "between" and rank == 0 and number == 1:
             model(ids).sum().backward()
             calls()[args.call]()
+        if args.wrong == "forward" and rank == 0 and number == 1:
+            loss = model(ids).sum()
+            calls()[args.call]()
+            torch.autograd.backward(loss)
+        if args.wrong == "evaluates" and not is_alone:
+            model(ids)  # under autograd, as nobody should
         if args.wrong == "alone" and rank == 0 and number == 1:
             calls()[args.call]()
         learn(ids, label)
