@@ -281,7 +281,11 @@ class Session(Standing):
         if self._stepper is not None and not self._stepper.is_finished:
             self.before_finishing()
             self.registered.end()
-            self._stepper.finish()
+            self.progress.waits_in = "fleet.finish_training"
+            try:
+                self._stepper.finish()
+            finally:
+                self.progress.waits_in = ""
         self._curves.end()
 
     def stop_worker(self) -> None:

@@ -96,6 +96,8 @@ class Progress:
         self._started_at = clock.monotonic()
         self._reported_at: float | None = None
         self._optimizer: DistributedOptimizer | None = None
+        self.waits_in = ""
+        """Call of the script in which this worker waits for the others; empty for none."""
         self._loss: float | None = None
         self._examples_per_s: float | None = None
         self._reported: dict[str, float] = {}
@@ -232,6 +234,7 @@ class Progress:
             loss = _number(optimizer.last_loss) if loss is None else loss
         return {
             "step": 0 if optimizer is None else optimizer.num_steps,
+            "at": self._place(),
             "loss": loss,
             "examples_per_s": self._examples_per_s,
             "staleness": 0 if optimizer is None else optimizer.staleness,
@@ -243,6 +246,17 @@ class Progress:
             **self._noted,
             **facts,
         }
+
+    def _place(self) -> str:
+        """Return where this worker is, for those that wait for it."""
+        optimizer, waits_in = self._optimizer, self.waits_in
+        if waits_in:
+            return f"in {waits_in}"
+        if optimizer is None or not optimizer.started:
+            return "before its first step"
+        if optimizer.is_finished:
+            return "behind the end of its training"
+        return f"in step {optimizer.num_steps + 1}"
 
     def admin(self, settings: JobSettings) -> "AdminServer":
         """Return a new admin server of these facts.

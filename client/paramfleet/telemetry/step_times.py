@@ -74,6 +74,11 @@ class StepTimes:
         self._steps.append((now, now - self._step_began - (apart_s - self._apart_s)))
         self._step_began, self._apart_s = now, apart_s
 
+    @property
+    def current(self) -> tuple[str, float]:
+        """The current phase, and when it began; any thread may ask."""
+        return self._phase, self._since
+
     def seconds(self, phase: str) -> float:
         """Return the time of a phase until now."""
         seconds = self._seconds[phase]

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +31,10 @@ from paramfleet_shared.checkpoint.one_manifest import of_one_manifest
 from paramfleet_shared.discovery.errors import GatherLostError
 from paramfleet_shared.discovery.placement import Placement
 from paramfleet_shared.errors import IntegrityError
+from paramfleet_shared.errors.served import StepIncompleteError, TotalIncompleteError
 from paramfleet_shared.net.rpc.breaking.chaos_faults import chaos_faults
 from paramfleet_shared.net.rpc.breaking.planned_faults import faults_of
+from paramfleet_shared.net.rpc.tasks import hop, is_here
 from paramfleet_shared.net.secret import secret_of
 from paramfleet_shared.net.tls import tls_of
 from paramfleet_shared.net.wire.message import Message
@@ -55,8 +57,11 @@ __all__ = [
     "pull_dense",
     "require_unused",
     "slowest_of",
+    "with_places",
 ]
 
+
+Incomplete = TypeVar("Incomplete", StepIncompleteError, TotalIncompleteError)
 
 Ask = Callable[[ReadPlan, int], Awaitable[list[Message]]]
 """Pulls a plan when so many steps are applied."""
@@ -458,6 +463,20 @@ def dense_plan(
     """Describe a pull of dense tables."""
     reads = [Read(table=block.name, size=block.size, wire=wire) for block in blocks]
     return ReadPlan(reads, job.placement)
+
+
+async def with_places(job: Job, error: Incomplete) -> Incomplete:
+    """Return an error of who was waited for in vain that also says where they are.
+
+    Args:
+        job: This worker's.
+        error: A pserver's.
+    """
+    if is_here():
+        await hop()
+    places = await job.communicator.session.whereabouts()
+    named = [places.get(rank, "") for rank in error.missing]
+    return type(error)(**{**error.facts, "places": named})
 
 
 def slowest_of(answers: Sequence[Message]) -> int | None:

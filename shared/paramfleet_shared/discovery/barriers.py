@@ -1,7 +1,7 @@
 """A worker's side of a barrier: ask the coordinator until it says go."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -50,6 +50,7 @@ class BarrierCaller:
         job: The job's name.
         clock: For deadlines.
         passed: How often each barrier counts as having let this worker go already.
+        whereabouts: Returns where the workers are, by rank, for those that wait for them.
     """
 
     def __init__(
@@ -60,7 +61,9 @@ class BarrierCaller:
         job: str,
         clock: Clock,
         passed: Mapping[str, int],
+        whereabouts: Callable[[], Awaitable[Mapping[int, str]]] | None = None,
     ) -> None:
+        self._whereabouts = whereabouts
         self._channel = channel
         self._member = member
         self._job = job
@@ -124,6 +127,9 @@ class BarrierCaller:
             waited_s = self._clock.monotonic() - started
             left_s = timeout_s - waited_s
             if left_s < _LAST_CALL_S:
+                places = await self._places(facts["missing"])
+                reasons = [f"worker {rank} is {place}" for rank, place in places.items()]
+                facts["reason"] = "; ".join([*reasons, *filter(None, [facts["reason"]])])
                 raise BarrierTimeoutError(
                     name=name, generation=generation, waited_s=waited_s, **facts
                 )
@@ -143,7 +149,9 @@ class BarrierCaller:
             now = self._clock.monotonic()
             if tells:
                 place = at or name.removeprefix("gather/")
-                tells = not _told(place, facts["missing"], (now - started, timeout_s))
+                tells = not await self._told(
+                    place, facts["missing"], (now - started, timeout_s)
+                )
             elsewhere = reply.get("elsewhere", ())
             apart_since = min(apart_since, now) if elsewhere else math.inf
             if now - apart_since >= _SURE_AFTER_S:
@@ -152,6 +160,26 @@ class BarrierCaller:
                 )
             if elsewhere:
                 await self._clock.sleep(_RETRY_S)
+
+    async def _places(self, missing: Sequence[int]) -> dict[int, str]:
+        """Return where workers are that are waited for, as far as is known."""
+        if self._whereabouts is None or not missing:
+            return {}
+        found = await self._whereabouts()
+        return {rank: found[rank] for rank in missing if rank in found}
+
+    async def _told(
+        self, at: str, missing: Sequence[int], seconds: tuple[float, float]
+    ) -> bool:
+        """Log who is waited for, if that takes long; return whether it was logged."""
+        from paramfleet_shared.telemetry import waiting  # noqa: PLC0415 -- workers alone wait
+
+        waited_s, at_most_s = seconds
+        if waited_s < waiting.TOLD_AFTER_S:
+            return False
+        places = await self._places(missing)
+        waiting.tell_waiting(at, missing, waited_s=waited_s, at_most_s=at_most_s, places=places)
+        return True
 
     async def _call(
         self, name: str, generation: int, *, left_s: float, at: str, watches: bool
@@ -179,14 +207,3 @@ class BarrierCaller:
 def _named(elsewhere: Sequence[tuple[int, str]]) -> str:
     """Return who waits where, as words."""
     return ", ".join(f"worker {rank} waits in {place}" for rank, place in elsewhere)
-
-
-def _told(at: str, missing: Sequence[int], seconds: tuple[float, float]) -> bool:
-    """Say who is waited for, if that takes long; return whether it was said."""
-    from paramfleet_shared.telemetry import waiting  # noqa: PLC0415 -- workers alone wait
-
-    waited_s, at_most_s = seconds
-    if waited_s < waiting.TOLD_AFTER_S:
-        return False
-    waiting.tell_waiting(at, missing, waited_s=waited_s, at_most_s=at_most_s)
-    return True

@@ -51,6 +51,9 @@ _POLL_S = 0.1
 _FIRST_BEATS = 3
 """Heartbeats in which a member says what it has passed: the answer to one may be lost."""
 
+_MAX_PLACE = 200
+"""Characters of where a worker is that others log."""
+
 _MAX_REASON = 500
 """Characters of why a worker gave up that the job keeps."""
 
@@ -74,6 +77,7 @@ class JobSession:
             job=settings.job,
             clock=clock,
             passed=admission.released if admission.sizes.elastic else {},
+            whereabouts=self.whereabouts,
         )
         self._released, self._arrived = admission.released, admission.arrived
         self.board = Board(self._registry, admission.member, self.epoch, self._insist)
@@ -369,6 +373,19 @@ class JobSession:
             NoRedisError: if Redis stays away for ``call_timeout_s``.
         """
         return await self._insist(lambda: self._registry.read_facts(self.epoch, role))
+
+    async def whereabouts(self) -> dict[int, str]:
+        """Return where the workers said last that they are, as ``in step 18``, by rank.
+
+        Empty where nobody knows now.
+        """
+        try:
+            facts = await self._registry.read_facts(self.epoch, "worker")
+        except FleetError:
+            return {}
+        return {
+            rank: str(each["at"])[:_MAX_PLACE] for rank, each in facts.items() if each.get("at")
+        }
 
     async def mark_done(self) -> None:
         """Say that this worker has finished training; barriers no longer wait for it.

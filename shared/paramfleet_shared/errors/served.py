@@ -369,10 +369,16 @@ class StepIncompleteError(UnavailableError):
     step: int
     missing: list[int]
     waited_s: float
+    places: list[str] = []  # noqa: RUF012 - the default of a fact
+    """Where the missing workers are, as far as is known."""
 
     @override
     def describe(self) -> str:
-        ranks = ", ".join(map(str, self.missing))
+        known = zip(self.missing, self.places, strict=False) if self.places else ()
+        places = {rank: place for rank, place in known if place}
+        ranks = ", ".join(
+            f"{rank} ({places[rank]})" if rank in places else str(rank) for rank in self.missing
+        )
         return f"version {self.version} was not reached within {self.waited_s:.1f} s: " + (
             f"step {self.step} waits for worker(s) {ranks}"
             if self.missing

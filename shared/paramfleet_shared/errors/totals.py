@@ -16,8 +16,19 @@ class TotalIncompleteError(UnavailableError):
 
     code = "unavailable.total_incomplete"
 
-    def __init__(self, *, name: str, step: int, missing: list[int], waited_s: float) -> None:
-        ranks = ", ".join(map(str, missing))
+    def __init__(
+        self,
+        *,
+        name: str,
+        step: int,
+        missing: list[int],
+        waited_s: float,
+        places: list[str] | None = None,
+    ) -> None:
+        known = dict(zip(missing, places or (), strict=False))
+        ranks = ", ".join(
+            f"{rank} ({known[rank]})" if known.get(rank) else str(rank) for rank in missing
+        )
         super().__init__(
             f"{name!r} of step {step} wasn't whole within {waited_s:.1f} s: it waits for "
             f"worker(s) {ranks}; every worker must call the model, backward, "
@@ -26,6 +37,7 @@ class TotalIncompleteError(UnavailableError):
             step=step,
             missing=list(missing),
             waited_s=waited_s,
+            places=list(places or ()),
         )
         self.step = step
         self.missing = list(missing)

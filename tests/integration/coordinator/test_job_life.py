@@ -288,6 +288,10 @@ async def test_who_waits_for_long_is_told_once_for_whom(
     async with stage(redis_url, job_name) as job:
         job.coordinator(worker_num=2)
         (first, second), _ = await job.crew(workers=2, pservers=1)
+        await second.session.publish({"at": "in step 18"})
+        async with asyncio.timeout(LATE_S):
+            while not await first.session.whereabouts():  # noqa: ASYNC110 - polls Redis
+                await asyncio.sleep(0.01)
         with caplog.at_level(logging.INFO):
             async with asyncio.TaskGroup() as waits:
                 waits.create_task(first.session.gather("fleet.all_reduce", b"x"))
@@ -297,7 +301,7 @@ async def test_who_waits_for_long_is_told_once_for_whom(
                 await second.session.gather("fleet.all_reduce", b"y")
 
     (facts,) = told.facts
-    assert (facts["at"], facts["missing"]) == ("fleet.all_reduce", "worker 1")
+    assert (facts["at"], facts["missing"]) == ("fleet.all_reduce", "worker 1 (in step 18)")
     assert facts["waited_s"] < facts["at_most_s"]
 
 
@@ -307,6 +311,10 @@ async def test_a_barrier_that_times_out_says_who_is_missing_and_may_be_tried_aga
     async with stage(redis_url, job_name) as job:
         job.coordinator(worker_num=3)
         workers, _ = await job.crew(workers=3, pservers=1)
+        await workers[2].session.publish({"at": "in fleet.util.all_reduce (train.py:3)"})
+        async with asyncio.timeout(LATE_S):
+            while not await workers[0].session.whereabouts():  # noqa: ASYNC110 - polls Redis
+                await asyncio.sleep(0.01)
 
         with pytest.raises(BarrierTimeoutError) as caught:
             await workers[0].session.barrier("save", timeout_s=0.3)
@@ -314,6 +322,7 @@ async def test_a_barrier_that_times_out_says_who_is_missing_and_may_be_tried_aga
 
         assert (caught.value.arrived, caught.value.missing) == ([0], [1, 2])
         assert "barrier 'save' (use 1) after 0." in str(caught.value)
+        assert "worker 2 is in fleet.util.all_reduce (train.py:3)" in str(caught.value)
 
 
 async def test_a_placement_that_is_not_complete_in_time_names_the_missing(

@@ -99,6 +99,18 @@ def test_losses_that_are_sums_are_warned_of_where_the_strategy_says_mean(jobs: A
     assert "strategy.loss_reduction = 'sum'" in ended.logs["worker0"]
 
 
+def test_who_waits_in_a_step_is_told_for_whom_and_where_that_one_is(jobs: Any) -> None:
+    args = ("--counts", "3,3", "--wrong", "hangs")
+
+    ended = jobs.start(
+        UNEVEN, *args, PARAMFLEET_LEASE_TTL_S="6", PARAMFLEET_BARRIER_TIMEOUT_S="4"
+    ).end(within_s=90)
+
+    log = ended.logs["worker1"]
+    assert "worker.waits_for_others at='step 2' missing='worker 0 (in step 2)'" in log, log
+    assert "step 1 waits for worker(s) 0 (in step 2)" in log
+
+
 def test_a_forward_without_a_gradient_is_no_step_that_is_interrupted(jobs: Any) -> None:
     args = ("--counts", "3,5;0,2", "--wrong", "evaluates")
     alone = jobs.local_once(UNEVEN, *args)

@@ -17,8 +17,9 @@ from paramfleet.session.backends.base import Backend, Own
 from paramfleet.session.backends.lone_steps import LoneSteps
 from paramfleet.session.backends.resuming import begin_registered
 from paramfleet.session.backends.returning import begin_again, check_returns, keep_state
+from paramfleet.session.backends.step_waits import StepWaits
 from paramfleet.telemetry.call_sites import waits_in
-from paramfleet.training.job import open_job
+from paramfleet.training.job import Job, open_job
 from paramfleet.training.localsgd.over_pservers import LocalSgdMode
 from paramfleet.training.modes.asynchronous.mode import AsyncMode
 from paramfleet.training.modes.geo.mode import GeoMode
@@ -118,6 +119,15 @@ class PserverBackend(Backend):
             at: What this worker's script called; empty in another thread than the main one,
                 which takes no steps.
         """
+        if not at:
+            return self._wait(work)
+        self.own.progress.waits_in = at
+        try:
+            return self._wait(work, at)
+        finally:
+            self.own.progress.waits_in = ""
+
+    def _wait(self, work: Coroutine[Any, Any, T], at: str = "") -> T:
         with self.own.times.during("barrier"):
             self._settle()
         optimizer = self._optimizer
@@ -127,6 +137,21 @@ class PserverBackend(Backend):
             with self.own.times.during("barrier"):
                 return self._communicator.wait(work)
         return others.wait(work, partial(self._take_others_step, at))
+
+    def _watch(self, optimizer: DistributedOptimizer, job: Job) -> None:
+        """Have what belongs to a step that several workers take done and logged."""
+        self._optimizer = optimizer
+        self.clipping = self._clip(optimizer)
+        if optimizer.running.others is None:
+            return
+        progress = self.own.progress
+        waits = StepWaits(
+            job,
+            self.own.times,
+            step=lambda: optimizer.num_steps + 1,
+            waits_in=lambda: progress.waits_in,
+        )
+        self._communicator.follow(lambda _placement: waits.look())
 
     def _clip(self, optimizer: DistributedOptimizer) -> Clipping | None:
         """Have torch's functions clip by all workers' gradients, where they share a step."""
@@ -236,8 +261,7 @@ class PserverBackend(Backend):
         self.job = job
         own.departure.begin()
         optimizer.bind(mode, job.staleness)
-        self._optimizer = optimizer
-        self.clipping = self._clip(optimizer)
+        self._watch(optimizer, job)
         with optimizer.loading(self.agreement.loaded_from.folder):
             begin_registered(self, job, optimizer)
             if returned:

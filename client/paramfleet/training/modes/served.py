@@ -35,7 +35,14 @@ from paramfleet.training.evicting.removals import (
 )
 from paramfleet.training.evicting.selecting import Selection
 from paramfleet.training.evicting.writes import send_first_rows, send_rows
-from paramfleet.training.job import Job, agree_on_dense, declare, pull_dense, slowest_of
+from paramfleet.training.job import (
+    Job,
+    agree_on_dense,
+    declare,
+    pull_dense,
+    slowest_of,
+    with_places,
+)
 from paramfleet.training.modes.base import (
     Mode,
     ModelTables,
@@ -339,9 +346,9 @@ class ServedMode(Mode):
                     version=min_step if self._is_exact else None,
                     confirms=self._confirmed,
                 )
-            except StepIncompleteError:
+            except StepIncompleteError as error:
                 if not job.communicator.session.life.orders.paused:
-                    raise
+                    raise await with_places(job, error) from error
 
     async def _pull_ahead(self, plan: ReadPlan, step: int) -> list[Message]:
         """Pull rows of a batch that begins after ``step`` steps."""

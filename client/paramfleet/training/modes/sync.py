@@ -18,7 +18,7 @@ from paramfleet.config.errors import CallOrderError
 from paramfleet.config.strategy_keys import StrategyError
 from paramfleet.model_state.batch_norm import share_statistics
 from paramfleet.tables.sparse import SparseTable
-from paramfleet.training.job import dense_plan, fetch_dense
+from paramfleet.training.job import dense_plan, fetch_dense, with_places
 from paramfleet.training.modes.gradients import StepGradients
 from paramfleet.training.modes.prefetching.ahead import Found, Wanted
 from paramfleet.training.modes.served import ServedMode
@@ -398,10 +398,10 @@ class SyncMode(ServedMode):
             )
         except (PulledIdsGoneError, KnownIdsGoneError):
             self._small.note_gone()
-        except StepIncompleteError:
+        except StepIncompleteError as error:
             if not job.communicator.session.life.orders.paused:
                 job.pservers.give_up(fields)
-                raise
+                raise await with_places(job, error) from error
         except BaseException:
             job.pservers.give_up(fields)
             raise

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from paramfleet.tables.dense import DenseBlock
 from paramfleet.tables.sparse import SparseTable
-from paramfleet.training.job import Job
+from paramfleet.training.job import Job, with_places
 from paramfleet.transport.requests import dense_slice
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.errors.served import TotalIncompleteError
@@ -148,9 +148,9 @@ class MergedNorms:
         while True:
             try:
                 return await job.pservers.norm(messages)
-            except TotalIncompleteError:
+            except TotalIncompleteError as error:
                 if not job.communicator.session.life.orders.paused:
-                    raise
+                    raise await with_places(job, error) from error
 
     def _parts(self, gradients: Collection[torch.Tensor]) -> Iterator[_Part]:
         given = {id(each) for each in gradients}

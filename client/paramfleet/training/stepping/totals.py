@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from paramfleet.training.job import Job
+from paramfleet.training.job import Job, with_places
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.errors.served import TotalIncompleteError
 from paramfleet_shared.net.wire.message import Message
@@ -67,9 +67,9 @@ async def ask_total(job: Job, part: NDArray[np.float64], *, name: str, step: int
     while True:
         try:
             return await job.pservers.total(message)
-        except TotalIncompleteError:
+        except TotalIncompleteError as error:
             if not job.communicator.session.life.orders.paused:
-                raise
+                raise await with_places(job, error) from error
 
 
 class StepTotals:

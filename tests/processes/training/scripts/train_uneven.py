@@ -5,6 +5,7 @@ Alone, the batches of one step of all workers are one batch.
 
 import argparse
 import json
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 
 import paramfleet as fleet
 from paramfleet.api import public as surface
+from paramfleet_shared.telemetry import waiting
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--counts", default="3,5;0,2;4,1", help="batches by epoch and worker")
@@ -32,6 +34,8 @@ args = parser.parse_args()
 
 from torch.nn.utils import clip_grad_norm_  # noqa: E402 - as scripts import it, before init
 
+if args.wrong == "hangs":
+    waiting.TOLD_AFTER_S = 1.0
 BATCH = 6
 OPTIMIZERS: dict[str, Any] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
@@ -129,6 +133,8 @@ for epoch, said in enumerate(args.counts.split(";")):
             loss = model(ids).sum()
             calls()[args.call]()
             torch.autograd.backward(loss)
+        if args.wrong == "hangs" and rank == 0 and number == 1:
+            threading.Event().wait(15)
         if args.wrong == "evaluates" and not is_alone:
             model(ids)  # under autograd, as nobody should
         if args.wrong == "alone" and rank == 0 and number == 1:

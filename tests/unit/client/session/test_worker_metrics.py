@@ -30,6 +30,7 @@ def test_before_the_first_report_nothing_is_made_up(clock: FakeClock) -> None:
     facts = Progress(clock, lambda: None).facts()
 
     assert facts == {
+        "at": "before its first step",
         "step": 0, "loss": None, "examples_per_s": None, "staleness": 0, "mode": None,
         "sent_bytes": 0, "received_bytes": 0, "metrics": {}, "calls": {},
     }  # fmt: skip
