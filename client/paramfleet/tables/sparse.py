@@ -50,6 +50,8 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
+_LOOKUPS = 16
+"""Lookups of a step after which those are forgotten whose graph is gone."""
 _NO_OPTIMIZER = (
     "its rows have gradients, and no optimizer that fleet.distributed_optimizer made trains "
     "them: give it the model's parameters, and step by what it returns"
@@ -164,6 +166,8 @@ class SparseTable:
     """N: the ids of a model's weight are 0 to N - 1; 0 if the model gave no number."""
     padding_idx: int | None = None
     """Id whose row reads as zeros; None for none."""
+    is_trainable = True
+    """Whether the weight requires a gradient."""
     has_other_ids = False
     """Whether ids outside 0 to N - 1 were looked up."""
     write: Callable[["SparseTable", NDArray[np.int64], NDArray[np.float32]], None] | None = None
@@ -296,7 +300,7 @@ class SparseTable:
             learns: Whether they are trained.
         """
         like = self.weight.memory.new_empty((0, self.dim - self.num_counts))
-        self._source, self.write = source, None
+        self._source, self.write, self.is_trainable = source, None, learns
         self.weight = TableWeight.of(self, like, learns=learns)
         self.end_step()
         self.gradient, self._ids_U = None, np.empty(0, np.int64)
@@ -362,7 +366,7 @@ class SparseTable:
     @property
     def learns(self) -> bool:
         """Whether rows that are looked up now learn."""
-        return torch.is_grad_enabled() and self.weight.requires_grad
+        return self.is_trainable and torch.is_grad_enabled()
 
     def rows(
         self,
@@ -396,7 +400,8 @@ class SparseTable:
             rows_UD.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]  # torch leaves it untyped
                 lambda leaf: self._collect(ids_U, offsets, leaf, use)
             )
-            self._lookups = [each for each in self._lookups if each[1]() is not None]
+            if len(self._lookups) > _LOOKUPS:  # of forwards without a step
+                self._lookups = [each for each in self._lookups if each[1]() is not None]
             self._lookups.append((ids_U, weakref.ref(rows_UD)))
         return rows_UD
 

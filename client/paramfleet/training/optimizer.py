@@ -222,8 +222,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
             mode.passes.eviction = self._looks
 
     def _let_weights_write(self) -> None:
+        """Write through this optimizer; first rows are in the table, or on the pservers, now."""
         for table, _ in self.tables.sparse:
-            table.write = self.write_rows
+            table.write, table.first_rows = self.write_rows, []
 
     def finish(self) -> None:
         """End the training of this worker, as ``fleet.finish_training`` promises."""
@@ -752,7 +753,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def _local(self) -> LocalMode:
         stores = []
         for table, _ in self.tables.sparse:
-            store = RowStore.of(table)
+            former, store = table.local, RowStore.of(table)
+            if former is not None:  # rows of an optimizer that was made before
+                ids = former.live_ids().copy()
+                store.write(ids, table.read(ids))
             table.bind(store)
             stores.append(store)
         apart = None

@@ -107,13 +107,22 @@ class TableWeight(torch.nn.Parameter):
     @property
     def requires_grad(self) -> bool:
         """Whether rows that are looked up learn."""
-        with _itself():
-            return bool(_REQUIRES_GRAD.__get__(self))
+        if self.is_trained:
+            learns: bool = self.table.is_trainable
+            return learns
+        return False
 
     @requires_grad.setter
     def requires_grad(self, learns: bool) -> None:
         with _itself():
             _REQUIRES_GRAD.__set__(self, learns)
+        if self.is_trained:
+            self.table.is_trainable = learns
+
+    @override
+    def requires_grad_(self, requires_grad: bool = True) -> "TableWeight":
+        self.requires_grad = requires_grad
+        return self
 
     def set_memory(self, memory: torch.Tensor) -> None:
         """Replace the parameter's own memory; its dtype and device are those of rows."""
@@ -595,11 +604,12 @@ def _write(
         if name == "copy_":
             _assign(weight, torch.broadcast_to(_plain(args[1], name), shape_of(table)))
             return weight
-        rows = whole_rows(table, name).clone()
+        before = whole_rows(table, name)
+        rows = before.clone()
         others = {id(each): whole_rows(each.table, name) for each in _weights_in(args)}
-        changed = _exchanged(args[1:], others)
-        func(rows, *changed, **_exchanged(kwargs, others))
-        write_whole(table, rows)
+        func(rows, *_exchanged(args[1:], others), **_exchanged(kwargs, others))
+        ids = (rows != before).any(1).nonzero().flatten()  # others may have changed the rest
+        write_rows(table, ids, rows[ids])
     return weight
 
 

@@ -80,6 +80,7 @@ class Rows(Protocol):
     num_embeddings: int
     padding_idx: int | None
     has_other_ids: bool
+    is_trainable: bool
     first_rows: list[tuple[NDArray[np.int64], NDArray[np.float32]]]
     is_stepped: bool
     write: Callable[[Any, NDArray[np.int64], NDArray[np.float32]], None] | None
@@ -271,7 +272,7 @@ def write_rows(table: Rows, ids: torch.Tensor, values: torch.Tensor) -> None:
     flat: NDArray[np.int64] = to_host(ids.reshape(-1), dtype=torch.int64).numpy()
     if flat.size and flat.min() < 0:
         flat = np.where(flat < 0, flat + count_of(table, "a negative index"), flat)
-    rows = to_host(values.reshape(len(flat), -1), dtype=torch.float32).numpy()
+    rows = to_host(values.reshape(-1, shape_of(table)[1]), dtype=torch.float32).numpy()
     is_padding = flat == table.padding_idx
     if is_padding.any():
         if rows[is_padding].any():

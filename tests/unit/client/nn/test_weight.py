@@ -488,3 +488,15 @@ def test_rows_have_the_dtype_of_the_module(dtype: torch.dtype) -> None:
     moved = fleet.nn.Embedding(N, D).to(dtype)
 
     assert made(IDS).dtype == moved(IDS).dtype == made.weight.dtype == dtype
+
+
+def test_another_optimizer_goes_on_with_the_rows_of_the_one_before() -> None:
+    pair = Pair()
+    pair.step(lambda model: model(IDS))
+    before = pair.fleet.state_dict()["e.weight"]
+
+    session = Session()
+    session.init(RoleMaker(distributed=False))
+    session.distributed_optimizer(torch.optim.SGD(pair.fleet.parameters(), lr=0.1))
+
+    assert torch.equal(pair.fleet.state_dict()["e.weight"], before)
