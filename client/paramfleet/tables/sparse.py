@@ -341,7 +341,8 @@ class SparseTable:
     def end_step(self) -> None:
         """Forget the lookups of the step that was taken."""
         self.is_stepped = True
-        self._lookups = []
+        if self._lookups:
+            self._lookups = []
 
     def note_once(self, event: str, reason: str) -> None:
         """Log a difference from torch, once a table."""
@@ -473,7 +474,7 @@ class SparseTable:
         """Add the gradients of one forward pass to the step's."""
         grads, leaf.grad = leaf.grad, None
         assert grads is not None, "the hook runs after accumulation"
-        self._lookups = [each for each in self._lookups if each[1]() not in {None, leaf}]
+        self._lookups = [each for each in self._lookups if each[1]() is not leaf]
         if self.write is None:
             self.note_once("worker.rows_without_optimizer", _NO_OPTIMIZER)
         is_first, rows = self.gradient is None, leaf.detach()

@@ -222,7 +222,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             mode.passes.eviction = self._looks
 
     def _let_weights_write(self) -> None:
-        """Write through this optimizer; first rows are in the table, or on the pservers, now."""
+        """Write through this optimizer; first rows are in the table or on the pservers now."""
         for table, _ in self.tables.sparse:
             table.write, table.first_rows = self.write_rows, []
 
@@ -411,7 +411,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def has_gradients(self) -> bool:
         """Whether rows have gradients that wait for their step."""
         return any(
-            table.weight.grad is not None and not table.is_stepped
+            table.gradient is not None and not table.is_stepped
             for table, _ in self.tables.sparse
         )
 
@@ -448,7 +448,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients; the rows of the last batch are let go in any case."""
         for table, _ in self.tables.sparse:
-            table.weight.grad = None  # first: its numbers may still be on their way
+            table.gradient = None  # first: its numbers may still be on their way
         super().zero_grad(set_to_none=set_to_none)
 
     def remove_rows(self, table: str, ids: NDArray[np.int64]) -> int:
@@ -580,7 +580,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def _waiting(self) -> SparseTable | None:
         """Return a table whose gradients wait for their step; None if there is none."""
         for table, _ in self.tables.sparse:
-            if table.weight.grad is not None and not table.is_stepped:
+            if table.gradient is not None and not table.is_stepped:
                 return table
         return None
 

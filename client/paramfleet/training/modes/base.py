@@ -361,7 +361,7 @@ def check_gradients(tables: ModelTables, *, step: int) -> None:
     """
     check_rates(tables, step=step)
     for table, _ in tables.sparse:
-        gradient = table.weight.grad
+        gradient = table.gradient
         _check_finite([] if gradient is None else [gradient], table=table.name, step=step)
         if wrong := table.num_miscounted():
             raise AccessorOptionError(

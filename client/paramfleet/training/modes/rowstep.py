@@ -132,12 +132,12 @@ class RowStepper:
         if self.device is not None:
             self._step_on_device(self.device)
             return None
-        pending = self.table.pending()
-        weight = self.table.weight
+        table = self.table
+        pending = table.pending()
         if pending is None:
-            if self.table.has_gradient:  # of padding alone: a step without rows
+            if table.has_gradient:  # of padding alone: a step without rows
                 self._num_steps += self._steps_at_once
-            self._hidden, weight.grad = weight.grad, None
+            self._hidden, table.gradient = table.gradient, None
             return None
         pending = self.store.admitted(pending)
         slots = self.store.slots(pending.ids)
@@ -146,7 +146,7 @@ class RowStepper:
             self._lend(slots, pending)
         else:
             self._step(rule, slots, pending)
-            self._hidden, weight.grad = weight.grad, None
+            self._hidden, table.gradient = table.gradient, None
         if self.table.kept_as.tracks != "none":
             seen = self.store.column(SEEN.name)
             half_life = self.table.kept_as.half_life
@@ -156,10 +156,10 @@ class RowStepper:
 
     def end(self) -> None:
         """Take back what ``begin`` lent or hid, after the optimizer's step."""
-        weight = self.table.weight
         if self._lent is None:
-            weight.grad, self._hidden = self._hidden, None
+            self.table.gradient, self._hidden = self._hidden, None
             return
+        weight = self.table.weight
         slots, self._lent = self._lent, None
         rows, weight.is_lent = weight.memory, False
         weight.set_memory(rows.new_empty((0, rows.shape[1])))
@@ -251,7 +251,7 @@ class RowStepper:
         Raises:
             OptimizerNotServedError: if the optimizer's options became such as rows don't have.
         """
-        held, weight = self.table.held(), self.table.weight
+        table, held = self.table, self.table.held()
         if held is not None:
             ids, grads = held
             rule = self._current_rule()
@@ -268,12 +268,12 @@ class RowStepper:
             device.step(ids, -grads if self._group.get("maximize") else grads, moment)
         if self.table.has_gradient:
             self._num_steps += self._steps_at_once
-        self._hidden, weight.grad = weight.grad, None
+        self._hidden, table.gradient = table.gradient, None
 
     def _lend(self, slots: NDArray[np.int64], pending: RowBatch) -> None:
         """Put rows and states into the placeholder."""
         weight = self.table.weight
-        grads, weight.grad = weight.grad, None
+        grads, self.table.gradient = self.table.gradient, None
         if grads is None or len(grads) != len(slots):  # some ids weren't admitted
             grads = _like(self.table, pending.values)
         weight.set_memory(_like(self.table, self.store.values[slots]))

@@ -178,7 +178,7 @@ def _rows(tables: Sequence[SparseTable]) -> str:
     """
     longest = []
     for table in tables:
-        grads, ids = table.weight.grad, table.pending_ids
+        grads, ids = table.gradient, table.pending_ids
         if grads is None or not len(ids):
             continue
         lengths = torch.linalg.vector_norm(grads.detach(), dim=1)
