@@ -200,12 +200,6 @@ def server_rule(
             remedy = f"leave it out{_OR_GEO}"
             raise OptimizerNotServedError(optimizer=name, option=option, remedy=remedy)
     options = {"weight_decay": 0.0, **group}
-    decay = float(options["weight_decay"])
-    if sparse and decay:
-        remedy = "put embeddings into a parameter group of their own with weight_decay=0"
-        raise OptimizerNotServedError(
-            optimizer=name, option=f"weight_decay={decay} on rows", remedy=remedy
-        )
     for rule, form, rows_only in known:
         constants = form.constants(options) if sparse or not rows_only else None
         if constants is not None:
@@ -302,7 +296,7 @@ def _pace_of(kind: type) -> Pace:
 def refused_here(error: OptimizerNotServedError) -> OptimizerNotServedError:
     """Return the refusal of an optimizer in GEO or in one process, where ``needs_kernels``."""
     remedy = (
-        f"{error.remedy.removesuffix(_OR_GEO)}; in GEO and in one process, AdamW and the other "
+        f"{error.remedy.removesuffix(_OR_GEO)}; in GEO and in one process, the other "
         "optimizers of torch step rows with all of their options"
     )
     return OptimizerNotServedError(

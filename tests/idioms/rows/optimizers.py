@@ -72,7 +72,7 @@ def _decay(net: Any) -> Any:
 @idiom(
     "`torch.optim.SGD(weight_decay=0.01)` of all parameters",
     group=GROUP,
-    cells={"alone geo": _stay(_decay), "sync async gpubox": NOT_SERVED},
+    cells={"alone jobs": _stay(_decay)},
 )
 def sgd_decay(run: Run) -> Any:
     return _loop(run, _decay)
@@ -143,7 +143,7 @@ def sparse_adam(run: Run) -> Any:
 @idiom(
     "`torch.optim.AdamW` of all parameters, with its default decay",
     group=GROUP,
-    cells={"alone geo": _stay(), "sync async gpubox": NOT_SERVED},
+    cells={"alone jobs": _stay()},
 )
 def adamw(run: Run) -> Any:
     return _loop(run, lambda net: torch.optim.AdamW(net.parameters(), lr=0.01))

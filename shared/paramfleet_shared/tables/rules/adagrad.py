@@ -40,7 +40,6 @@ ADAGRAD = Rule(
     first_state="initial_accumulator_value",
     formulas=(Formula(update=_update, numbers=_numbers),),
     check=first_wire.check,
-    lazy_check=first_wire.weight_decay_broken,
     pace="first_gradients",
     counts_steps=True,
     torch=TorchForm(classes=("torch.optim.Adagrad",), constants=_of_torch),

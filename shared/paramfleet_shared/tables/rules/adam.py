@@ -1,4 +1,4 @@
-"""``torch.optim.Adam``, and of rows ``torch.optim.SparseAdam``."""
+"""``torch.optim.Adam``, and of rows without weight decay ``torch.optim.SparseAdam``."""
 
 import math
 from collections.abc import Mapping
@@ -54,8 +54,8 @@ def _lazy_numbers(constants: Constants, moment: Moment) -> Numbers:
     return numbers._replace(rate=numbers.rate * correction)
 
 
-def _choose(_constants: Constants, sparse: bool) -> int:  # noqa: FBT001 - of Rule.choose
-    return int(sparse)
+def _choose(constants: Constants, sparse: bool) -> int:  # noqa: FBT001 - of Rule.choose
+    return int(sparse and not constants["weight_decay"])  # SparseAdam has none
 
 
 def eps_broken(constants: Constants) -> Broken | None:
@@ -94,7 +94,6 @@ ADAM = Rule(
     formulas=(Formula(update=_dense, numbers=_dense_numbers), LAZY),
     choose=_choose,
     check=_check,
-    lazy_check=first_wire.weight_decay_broken,
     pace="even",
     counts_steps=True,
     torch=TorchForm(

@@ -1,12 +1,11 @@
 """``torch.optim.AdamW``: Adam whose weight decay shrinks the value, not the gradient.
 
-Rows decay with neither: without weight decay both are ``torch.optim.SparseAdam``.
+Without weight decay both step rows as ``torch.optim.SparseAdam``.
 """
 
 from typing import Any
 
 from paramfleet_shared.tables.rules.adam import ADAM, eps_broken, of_torch
-from paramfleet_shared.tables.rules.first_wire import weight_decay_broken
 from paramfleet_shared.tables.rules.record import (
     Constant,
     Constants,
@@ -50,7 +49,6 @@ ADAMW = Rule(
     formulas=(Formula(update=_update, numbers=_numbers), _LAZY),
     choose=ADAM.choose,
     check=eps_broken,
-    lazy_check=weight_decay_broken,
     pace=ADAM.pace,
     counts_steps=True,
     torch=TorchForm(

@@ -41,11 +41,9 @@ def _choose(constants: Constants, _sparse: bool) -> int:  # noqa: FBT001 - of Ru
 
 
 def _lazy_check(constants: Constants) -> Broken | None:
-    broken = first_wire.weight_decay_broken(constants)
-    if broken is None and constants["dampening"] != 0.0:
-        rule = "must be 0 for a sparse table: a row's first step is not marked"
-        return Broken("dampening", rule)
-    return broken
+    if constants["dampening"] == 0.0:
+        return None
+    return Broken("dampening", "must be 0 for a sparse table: a row's first step is not marked")
 
 
 def _of_torch(group: Mapping[str, Any]) -> Constants | None:

@@ -35,7 +35,6 @@ SGD = Rule(
     constants=first_wire.CONSTANTS,
     formulas=(Formula(update=_update, numbers=_numbers),),
     check=first_wire.check,
-    lazy_check=first_wire.weight_decay_broken,
     pace="gradients",
     torch=TorchForm(classes=("torch.optim.SGD",), constants=_of_torch),
 )

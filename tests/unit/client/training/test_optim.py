@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from paramfleet.tables.rules import OptimizerNotServedError, OptimizerOptionError, server_rule
+from paramfleet.tables.rules import OptimizerOptionError, server_rule
 from paramfleet.training import optim
 
 ROWS, DIM, STEPS, RATE = 12, 5, 60, 0.2
@@ -179,10 +179,10 @@ def test_servers_run_them_by_their_constants(*, sparse: bool) -> None:
     assert rules["rowwise_adagrad"].constants["eps"] == rules["adamw"].constants["eps"] == 0.5
 
 
-def test_rows_have_no_weight_decay_of_adamw() -> None:
-    optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))], weight_decay=0.1)
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
+def test_rows_have_the_weight_decay_of_their_group(kind: Any) -> None:
+    optimizer = kind([torch.nn.Parameter(torch.ones(2))], lr=0.1, weight_decay=0.1)
     group = optimizer.param_groups[0]
 
-    assert server_rule(optimizer, group, sparse=False).constants["weight_decay"] == 0.1
-    with pytest.raises(OptimizerNotServedError, match=r"weight_decay=0\.1 on rows"):
-        server_rule(optimizer, group, sparse=True)
+    for sparse in (False, True):
+        assert server_rule(optimizer, group, sparse=sparse).constants["weight_decay"] == 0.1

@@ -185,6 +185,38 @@ def test_a_sparse_shard_steps_as_torch_does_with_sparse_gradients(case: str, dim
     assert_close(ours, theirs, 2e-6)
 
 
+DECAYED: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
+    "sgd": (torch.optim.SGD, {}),
+    "momentum": (torch.optim.SGD, {"momentum": 0.9}),
+    "adagrad": (torch.optim.Adagrad, {"eps": 1e-8}),
+}
+
+
+@pytest.mark.parametrize("rule", DECAYED)
+def test_rows_decay_in_the_steps_in_which_they_have_a_gradient(rule: str) -> None:
+    optimizer_class, settings = DECAYED[rule]
+    optimizer = OptimizerSpec(rule=rule, weight_decay=0.3)
+    spec = TableSpec(name="e", kind="sparse", dim=5, initializer=START, optimizer=optimizer)
+    shard = SparseShard(spec, max_rows=8)
+    rows = np.arange(8)
+    theirs = [torch.nn.Parameter(torch.from_numpy(row)) for row in initial_rows(spec, rows)]
+    kinds = {"lr": 0.05, "weight_decay": 0.3, **settings}
+    torch_optimizers = [optimizer_class([row], **kinds) for row in theirs]
+    rng = np.random.default_rng(3)
+
+    for step in range(1, STEPS + 1):
+        ids = np.unique(rng.integers(0, 8, 5))
+        grads = rng.standard_normal((len(ids), 5), np.float32)
+        shard.push(ids, grads, lr=0.05, step=step)
+        for number, grad in zip(ids, grads, strict=True):
+            theirs[number].grad = torch.from_numpy(grad)
+            torch_optimizers[number].step()
+
+    ours = np.empty((8, 5), np.float32)
+    shard.pull(rows, ours, create=False)
+    assert_close(ours, torch.stack(list(theirs)), 2e-6)
+
+
 @pytest.mark.parametrize("nesterov", [False, True])
 def test_sparse_momentum_steps_each_row_as_torch_steps_it_alone(nesterov: bool) -> None:
     optimizer = OptimizerSpec(rule="momentum", momentum=0.9, nesterov=nesterov)

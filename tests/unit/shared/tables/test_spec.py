@@ -44,7 +44,7 @@ def test_a_spec_survives_the_wire() -> None:
         ({"kind": "dense", "dim": 1, "size": -1}, "size"),
         ({"num_shards": 0}, "num_shards"),
         ({"num_shards": 65_537}, "num_shards"),
-        ({"optimizer": {"rule": "sgd", "weight_decay": 0.1}}, "optimizer.weight_decay"),
+        ({"optimizer": {"rule": "sum", "weight_decay": 0.1}}, "optimizer.weight_decay"),
         ({"optimizer": {"rule": "momentum", "dampening": 0.1}}, "optimizer.dampening"),
         ({"optimizer": {"rule": "lion"}}, "optimizer.rule"),
         ({"optimizer": {"rule": "adam", "beta2": 1.0}}, "optimizer.beta2"),

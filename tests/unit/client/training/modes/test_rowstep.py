@@ -80,7 +80,8 @@ OPTIMIZERS: dict[str, Make] = {
         p, lr=0.1, lr_decay=0.1, initial_accumulator_value=0.2
     ),
     "decayed": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.1),
-    "adamw": lambda p: torch.optim.AdamW(p, lr=0.1),
+    "adam, decayed": lambda p: torch.optim.Adam(p, lr=0.1, weight_decay=0.1),
+    "adamw, decayed": lambda p: torch.optim.AdamW(p, lr=0.1),
     "ftrl": lambda p: optim.FTRL(p, lr=0.1, beta=0.5, l1=0.5, l2=0.1),
     "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.1, centered=True),
 }
