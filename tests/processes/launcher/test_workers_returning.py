@@ -58,6 +58,24 @@ def test_sync_ends_with_the_numbers_of_a_run_without_deaths(
     assert launched.survivors(0.0) == []
 
 
+def test_sync_clips_by_the_same_norms_where_workers_and_pservers_die(
+    launch: Callable[..., Any], tmp_path: Path
+) -> None:
+    expected = results(begun(launch, tmp_path, "--clip"), tmp_path)
+
+    dies = ["0:4:backward", "1:9:clipped", "0:15:stepped", "1:21:clipped"]
+    more = ("--data-dir=data", "--max-restarts=3")
+    launched = begun(launch, tmp_path, "--clip", "--dies", *dies, more=more)
+    launched.wait_all("pserver 1")
+    launched.read_until("worker 1 was killed by SIGKILL; starting it again, 1 of 3")
+    os.kill(launched.pids["pserver 1"], signal.SIGKILL)
+    found = results(launched, tmp_path)
+
+    assert "worker 1 was killed by SIGKILL; starting it again, 2 of 3" in launched.said
+    assert "pserver 1 was killed by SIGKILL; starting it again, 1 of 3" in launched.said
+    assert [same(one, want) for one, want in zip(found, expected, strict=True)] == [True, True]
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_rows_that_sync_writes_are_the_same_where_workers_die(
     launch: Callable[..., Any], tmp_path: Path, when: str

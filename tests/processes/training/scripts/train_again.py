@@ -30,6 +30,7 @@ parser.add_argument("--barrier_every", type=int, default=0)
 parser.add_argument(
     "--clamps", default="", help="before or after: first rows, and a write in each step"
 )
+parser.add_argument("--clip", action="store_true", help="by the norm of all gradients")
 parser.add_argument("--raises", type=int, default=-1)
 args = parser.parse_args()
 
@@ -134,6 +135,9 @@ for ids in numbers:
     loss = ((model(ids).squeeze(-1) - (ids % 5) / 5.0) ** 2).mean()
     loss.backward()
     die("backward")
+    if args.clip:
+        fleet.clip_grad_norm_(model.parameters(), 0.02, examples=16)
+        die("clipped")
     if args.raises == step and rank == 1:
         raise RuntimeError("the script's own")
     optimizer.step(examples=16)
