@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -239,6 +240,23 @@ async def test_the_number_of_servers_does_not_change_one_bit(start_servers: Star
 
 def ones(value: float = 1.0) -> Parts:
     return {"flat": np.full(SIZE, value, np.float32)}
+
+
+async def test_workers_with_other_learning_rates_are_warned_of_once(
+    start_servers: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    ada, bob = await crew(await start_servers(1), 2, FLAT)
+    ones = {"flat": np.ones(SIZE, np.float32)}
+
+    with caplog.at_level(logging.WARNING):
+        for step in range(3):
+            await ada.push(ones, step=step, lr=0.5)
+            await bob.push(ones, step=step, lr=0.5 if step == 0 else 0.25)
+            await ada.pull("flat", min_version=step + 1)
+
+    (said,) = [vars(each) for each in caplog.records if each.msg == "pserver.rates_differ"]
+    assert (said["table"], said["step"]) == ("flat", 2)
+    assert said["rates"] == "0.5 of worker 0, 0.25 of worker 1"
 
 
 async def test_a_pull_of_the_next_version_waits_for_the_last_push(start_servers: Start) -> None:

@@ -9,6 +9,7 @@ Used from one event loop; only the owners' jobs leave it.
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple, Protocol
@@ -34,6 +35,13 @@ from paramfleet_shared.errors.served import VersionGoneError
 from paramfleet_shared.values.ids import Rank, Step
 
 __all__ = ["Kept", "StepApplier", "StepListener"]
+
+log = logging.getLogger(__name__)
+
+_RATES = (
+    "the rate of the lowest rank counts, which isn't that of one process: step the schedule by "
+    "optimizer.num_steps, or by epochs, where workers have other numbers of batches"
+)
 
 
 class StepListener(Protocol):
@@ -87,6 +95,8 @@ class StepApplier(ServerMode):
         self.confirmed: dict[Rank, Step] | None = None
         """By worker, before which step all of its parts are with every server, where a step
         waits for that; None where none does."""
+        self._rates_differ = False
+        """Whether workers had other learning rates in one step."""
         self._norms: dict[Step, NDArray[np.float64]] = {}
         """By step, norms of its gradient that pushes name; of some steps before, too."""
         self.listener: StepListener | None = None
@@ -214,10 +224,32 @@ class StepApplier(ServerMode):
         while self._is_confirmed() and (complete := self.reservoir.take()) is not None:
             if self.listener is not None:
                 self.listener.step_begun()
+            self._look_at_rates(complete)
             before = None if self.old is None else self.old.begin(complete.step)
             end = self._owners.start(_jobs(complete, self._store, before))
             self._begun.append((complete, end))
             when_done(end, self._count)
+
+    def _look_at_rates(self, complete: CompleteStep[Kept]) -> None:
+        """Log once that workers have other learning rates in one step."""
+        if self._rates_differ:
+            return
+        rates: dict[str, tuple[Rank, float]] = {}
+        for contribution in complete.contributions:
+            for part in contribution.payload.parts:
+                name = part.table.spec.name
+                first, rate = rates.setdefault(name, (contribution.rank, part.lr))
+                if part.lr != rate:
+                    self._rates_differ = True
+                    facts = {
+                        "table": name,
+                        "step": complete.step + 1,
+                        "rates": f"{rate:g} of worker {first}, {part.lr:g} of worker "
+                        f"{contribution.rank}",
+                        "reason": _RATES,
+                    }
+                    log.warning("pserver.rates_differ", extra=facts)
+                    return
 
     def _count(self, _: asyncio.Future[None]) -> None:
         """Count steps that are applied, in their order: owners may end a later one first."""
