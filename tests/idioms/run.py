@@ -166,6 +166,10 @@ class Run:
         forward = forward or (lambda batch: model(batch.ids, batch.dense))
         yield from fleet.device_pass(found, model, forward=forward)
 
+    def whole(self, steps: int = STEPS, seed: int = 1) -> Iterator[Batch]:
+        """Yield the whole batches, those of all workers."""
+        yield from _data([SIZE] * steps, seed)
+
     def part(self, batch: Batch) -> Batch:
         """Return this worker's part of a batch."""
         count = len(batch.label)
@@ -326,7 +330,7 @@ loss_of: Any = binary_cross_entropy_with_logits
 """The loss of all loops; ``Any``, because torch leaves ``backward`` untyped."""
 
 
-def sgd(run: Run, net: torch.nn.Module, lr: float = 0.5) -> tuple[Any, Any]:
+def sgd(run: Run, net: Any, lr: float = 0.5) -> tuple[Any, Any]:
     """Return the model and its optimizer, plain SGD, ready to train."""
     model = run.model(net)
     return model, run.optimizer(torch.optim.SGD(net.parameters(), lr=lr))

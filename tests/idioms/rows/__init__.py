@@ -15,6 +15,10 @@ _MODULES: Final = (
     "gradients",
     "optimizers",
     "schedulers",
+    "norms",
+    "copies",
+    "compiling",
+    "precision",
 )
 
 
