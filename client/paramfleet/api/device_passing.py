@@ -112,7 +112,7 @@ class PassingLoader(ReadAhead[B]):
         if self._stops():
             return
         batches = iter(self._loader)
-        trains = self._lookups.model.training and torch.is_grad_enabled()
+        trains = torch.is_grad_enabled()
         first = next(batches, None)
         if first is not None:
             batches = itertools.chain([first], batches)

@@ -1,5 +1,6 @@
 """BatchNorm over the batches of all workers of a step: ``strategy.sync_batch_norm``."""
 
+import logging
 from collections.abc import Iterator
 from typing import Protocol, TypeAlias
 
@@ -7,10 +8,32 @@ import torch
 from typing_extensions import override
 
 from paramfleet.config.strategy_keys import StrategyError
+from paramfleet_shared.errors import ContractError
 
-__all__ = ["BatchTotals", "ages_of", "share_statistics"]
+__all__ = [
+    "BatchTotals",
+    "SyncBatchNormError",
+    "ages_of",
+    "check_sync_batch_norm",
+    "note_local_statistics",
+    "share_statistics",
+]
+
+log = logging.getLogger(__name__)
 
 _Norm: TypeAlias = torch.nn.modules.batchnorm._BatchNorm  # noqa: SLF001 - what torch's share
+
+
+class SyncBatchNormError(ContractError):
+    """A layer of torch's SyncBatchNorm has no process group that it could use."""
+
+    code = "contract.sync_batch_norm"
+    layer: str
+    remedy: str
+    sentence = (
+        "layer {layer!r} is torch.nn.SyncBatchNorm, which would use the batch of this worker "
+        "alone: {remedy}"
+    )
 
 
 class BatchTotals(Protocol):
@@ -151,6 +174,30 @@ def share_statistics(model: torch.nn.Module, totals: BatchTotals) -> int:
         assert isinstance(layer, _Shared), "it has just become one"
         layer.totals, layer.path = totals, path
     return len(found)
+
+
+def check_sync_batch_norm(model: torch.nn.Module, *, remedy: str) -> None:
+    """Check that a model has no layer of torch's SyncBatchNorm.
+
+    Raises:
+        SyncBatchNormError: naming the first one.
+    """
+    for path, layer in model.named_modules():
+        if isinstance(layer, torch.nn.SyncBatchNorm):
+            raise SyncBatchNormError(layer=path, remedy=remedy)
+
+
+def note_local_statistics(model: torch.nn.Module, *, remedy: str) -> None:
+    """Warn of layers that normalize by the batches of one worker."""
+    layers = [
+        path
+        for path, layer in model.named_modules()
+        if isinstance(layer, _Norm) and layer.training
+    ]
+    if layers:
+        reason = "each worker normalizes by its own part of a batch"
+        facts = {"layers": layers, "reason": reason, "remedy": remedy}
+        log.warning("worker.local_batch_norm", extra=facts)
 
 
 def ages_of(model: torch.nn.Module) -> Iterator[tuple[str, int]]:

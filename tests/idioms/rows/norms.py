@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from tests.idioms.record import idiom
+from tests.idioms.record import Differs, Refused, idiom
 from tests.idioms.run import DENSE, FIELDS, Net, Run, sgd, train
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
@@ -35,7 +35,13 @@ def _with(run: Run, layer: nn.Module) -> Any:
     return run.end(net, train(model, optimizer, run.batches()))
 
 
-@idiom("`nn.BatchNorm1d`", group=GROUP)
+OWN_HALF = Differs(
+    how="each worker normalizes by its own part of the batch", warning="worker.local_batch_norm"
+)
+OWN_MASK = Differs(how="each worker draws a mask for its own part of the batch")
+
+
+@idiom("`nn.BatchNorm1d`", group=GROUP, cells={"sync gpubox collective": OWN_HALF})
 def batch_norm(run: Run) -> Any:
     return _with(run, nn.BatchNorm1d(WIDTH))
 
@@ -45,12 +51,33 @@ def batch_norm_frozen(run: Run) -> Any:
     return _with(run, nn.BatchNorm1d(WIDTH).eval())
 
 
+@idiom(
+    "`nn.BatchNorm1d` and `strategy.sync_batch_norm = True`",
+    group=GROUP,
+    cells={
+        "gpubox": Refused(code="contract.strategy"),
+        "collective": Refused(code="contract.collective_setup"),
+    },
+)
+def shared_batch_norm(run: Run) -> Any:
+    net = Normed(run, nn.BatchNorm1d(WIDTH))
+    model = run.model(net)
+    is_known = run.mode in {"sync", "gpubox", "collective"}
+    settings: dict[str, Any] = {"sync_batch_norm": True} if is_known else {}
+    optimizer = run.optimizer(torch.optim.SGD(net.parameters(), lr=0.5), **settings)
+    return run.end(net, train(model, optimizer, run.batches()))
+
+
 @idiom("`nn.LayerNorm`", group=GROUP)
 def layer_norm(run: Run) -> Any:
     return _with(run, nn.LayerNorm(WIDTH))
 
 
-@idiom("`nn.SyncBatchNorm.convert_sync_batchnorm(model)`", group=GROUP)
+@idiom(
+    "`nn.SyncBatchNorm.convert_sync_batchnorm(model)`",
+    group=GROUP,
+    cells={"sync gpubox collective": Refused(code="contract.sync_batch_norm")},
+)
 def sync_batch_norm(run: Run) -> Any:
     net = Normed(run, nn.BatchNorm1d(WIDTH))
     net = nn.SyncBatchNorm.convert_sync_batchnorm(net) if not run.is_torch else net
@@ -58,7 +85,11 @@ def sync_batch_norm(run: Run) -> Any:
     return run.end(net, train(model, optimizer, run.batches()))
 
 
-@idiom("`nn.Dropout` with `torch.manual_seed`", group=GROUP)
+@idiom(
+    "`nn.Dropout` with `torch.manual_seed`",
+    group=GROUP,
+    cells={"sync gpubox collective": OWN_MASK},
+)
 def dropout(run: Run) -> Any:
     torch.manual_seed(5)
     return _with(run, nn.Dropout(0.5))

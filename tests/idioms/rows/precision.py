@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from tests.idioms.record import idiom
+from tests.idioms.record import Refused, idiom
 from tests.idioms.run import DENSE, FIELDS, IDS, Batch, Net, Run, loss_of, sgd, train
 from torch import nn
 
@@ -189,7 +189,11 @@ def lazy_linear(run: Run) -> Any:
     return run.end(net, train(model, optimizer, run.batches()))
 
 
-@idiom("`nn.LazyLinear` that no batch has seen before the optimizer is made", group=BUILT)
+@idiom(
+    "`nn.LazyLinear` that no batch has seen before the optimizer is made",
+    group=BUILT,
+    cells={"*": Refused(code="contract.uninitialized_parameter")},
+)
 def lazy_unseen(run: Run) -> Any:
     class Lazy(Net):
         def __init__(self) -> None:
@@ -242,7 +246,14 @@ def two_models(run: Run) -> Any:
     return run.end(both, train(model, optimizer, run.batches()))
 
 
-@idiom("`fleet.distributed_model` called for each of two models", group=BUILT)
+@idiom(
+    "`fleet.distributed_model` called for each of two models",
+    group=BUILT,
+    cells={
+        "gpubox": Refused(code="contract.id_outside_pass"),
+        "collective": Refused(code="contract.call_order"),
+    },
+)
 def two_distributed_models(run: Run) -> Any:
     first, second = Net(run), Net(run)
     run.model(first)
@@ -262,7 +273,14 @@ def two_distributed_models(run: Run) -> Any:
     return run.end(None, losses, first=run.rows(first.emb), second=run.rows(second.emb))
 
 
-@idiom("training without `fleet.distributed_model`", group=BUILT)
+@idiom(
+    "training without `fleet.distributed_model`",
+    group=BUILT,
+    cells={
+        "gpubox": Refused(code="contract.no_pass"),
+        "collective": Refused(code="contract.call_order"),
+    },
+)
 def without_model(run: Run) -> Any:
     net = Net(run)
     optimizer = run.optimizer(torch.optim.SGD(net.parameters(), lr=0.5))

@@ -15,6 +15,7 @@ from paramfleet.training.collective.training import CollectiveTraining
 from paramfleet.training.collective.world import World
 from paramfleet.training.optimizer import DistributedOptimizer
 from paramfleet.transport.communicator import Communicator
+from paramfleet_shared.telemetry.logs_and_metrics import show_warnings
 
 __all__ = ["CollectiveBackend"]
 
@@ -30,6 +31,7 @@ class CollectiveBackend(Backend):
     def __init__(self, own: Own, world: World) -> None:
         super().__init__(own)
         self.world = world
+        show_warnings("worker", world.rank)
         self.training = CollectiveTraining(world, own.times)
 
     @property

@@ -10,7 +10,9 @@ from typing_extensions import override
 
 from paramfleet.config.errors import CallOrderError
 from paramfleet.config.settings import WorkerSettings
+from paramfleet.config.strategy import TrainingMode
 from paramfleet.model_state.agreement import Agreement
+from paramfleet.model_state.batch_norm import check_sync_batch_norm, note_local_statistics
 from paramfleet.model_state.latecomers import BuffersForLate
 from paramfleet.nn.table_binding import check_covered
 from paramfleet.session.backends.base import Backend, Own
@@ -227,6 +229,8 @@ class PserverBackend(Backend):
         if model is not None:
             check_covered(model, [table for table, _ in optimizer.tables.sparse])
             self._note_untrained(optimizer, model)
+            if self.worker_num() > 1:
+                _check_norms(model, optimizer.mode, is_first=self._session.member.index == 0)
         kinds: dict[str, Callable[..., Mode]]
         apart = partial(LocalSgdMode, loss=lambda: optimizer.step_loss)
         kinds = {
@@ -349,3 +353,16 @@ class PserverBackend(Backend):
         said = self._communicator.wait(self._session.read_facts("worker"))
         said[self.worker_index()] = self.own.progress.facts()  # newer than its heartbeat
         return said
+
+
+def _check_norms(model: torch.nn.Module, mode: TrainingMode, *, is_first: bool) -> None:
+    """Check what batch statistics of several workers are.
+
+    Raises:
+        SyncBatchNormError: if a layer is torch's for process groups.
+    """
+    remedy = "keep torch.nn.BatchNorm, and set strategy.sync_batch_norm = True, in sync mode"
+    check_sync_batch_norm(model, remedy=remedy)
+    if is_first and mode.name in {"sync", "gpubox"} and not mode.sync_batch_norm:
+        remedy = "strategy.sync_batch_norm = True, in sync mode"
+        note_local_statistics(model, remedy=remedy)

@@ -7,6 +7,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from paramfleet.config.strategy import CollectiveMode
+from paramfleet.model_state.batch_norm import check_sync_batch_norm, note_local_statistics
 from paramfleet.training.collective.errors import CollectiveSetupError
 from paramfleet.training.collective.features.merging import Merge
 from paramfleet.training.collective.world import World
@@ -206,8 +207,15 @@ def _with_batch_norm(
 
     Raises:
         CollectiveSetupError: if this device has none.
+        SyncBatchNormError: if it has none and the model has layers of it.
     """
+    if world.device.type != "cuda":
+        remedy = "torch's runs on GPUs only: keep torch.nn.BatchNorm on CPUs"
+        check_sync_batch_norm(module, remedy=remedy)
     if not mode.sync_batch_norm:
+        if not (world.alone or world.rank):
+            remedy = "strategy.sync_batch_norm = True, on GPUs"
+            note_local_statistics(module, remedy=remedy)
         return module
     if world.device.type != "cuda":
         rule = "torch's SyncBatchNorm runs on GPUs only"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn.parameter import is_lazy
 from typing_extensions import override
 
 from paramfleet.config.accessor import AccessorOptionError
@@ -35,6 +36,7 @@ __all__ = [
     "Mode",
     "ModelTables",
     "TableSharedLateError",
+    "UninitializedParameterError",
     "check_gradients",
     "check_rates",
     "collect_tables",
@@ -77,6 +79,17 @@ class LearningRateError(ContractError):
             "must be from 0 "
             f"to {MAX_LEARNING_RATE:g}: nothing was changed; look at the scheduler"
         )
+
+
+class UninitializedParameterError(ContractError):
+    """A parameter of a lazy module has no shape yet."""
+
+    code = "contract.uninitialized_parameter"
+    sentence = (
+        "the optimizer has a parameter of a lazy module, such as torch.nn.LazyLinear, that has "
+        "no shape yet: call the model once with a batch, under torch.no_grad(), before "
+        "fleet.distributed_optimizer()"
+    )
 
 
 class TableSharedLateError(ContractError):
@@ -313,6 +326,7 @@ def collect_tables(optimizer: torch.optim.Optimizer) -> ModelTables:
 
     Raises:
         TableSharedLateError: if two tables have one name.
+        UninitializedParameterError: if a lazy module has no shape yet.
     """
     sparse: dict[str, tuple[SparseTable, dict[str, Any]]] = {}
     dense: list[tuple[DenseBlock, dict[str, Any]]] = []
@@ -325,6 +339,8 @@ def collect_tables(optimizer: torch.optim.Optimizer) -> ModelTables:
                 if first is not table:
                     raise TableSharedLateError(table=table.name)
             elif parameter.requires_grad:
+                if is_lazy(parameter):
+                    raise UninitializedParameterError
                 ordinary.append(parameter)
         block = DenseBlock(f"dense_{number}", ordinary)
         if block.size:

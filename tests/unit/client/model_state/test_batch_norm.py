@@ -6,7 +6,12 @@ import pytest
 import torch
 
 from paramfleet.config.strategy_keys import StrategyError
-from paramfleet.model_state.batch_norm import share_statistics
+from paramfleet.model_state.batch_norm import (
+    SyncBatchNormError,
+    check_sync_batch_norm,
+    note_local_statistics,
+    share_statistics,
+)
 
 
 class Alone:
@@ -133,3 +138,21 @@ def test_a_layer_of_another_kind_is_refused_and_none_is_changed(layer: torch.nn.
         share_statistics(model, Alone())
 
     assert type(model[0]) is torch.nn.BatchNorm1d
+
+
+def test_torch_s_layer_for_process_groups_is_refused() -> None:
+    layer = torch.nn.SyncBatchNorm(3)
+
+    with pytest.raises(SyncBatchNormError, match=r"layer '0' is torch\.nn\.SyncBatchNorm"):
+        check_sync_batch_norm(torch.nn.Sequential(layer), remedy="keep BatchNorm")
+
+
+@pytest.mark.parametrize(("is_training", "is_named"), [(True, True), (False, False)])
+def test_layers_that_normalize_by_one_worker_s_batches_are_named(
+    caplog: pytest.LogCaptureFixture, is_training: bool, is_named: bool
+) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3))
+
+    note_local_statistics(model.train(is_training), remedy="share them")
+
+    assert [each.__dict__["layers"] for each in caplog.records] == [["1"]] * is_named
