@@ -2,9 +2,11 @@
 
 import json
 import re
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +30,9 @@ so that *same* has a meaning there; what several add is the mode's own differenc
 
 WITHIN_S = 60.0
 """How long a cell may take; one that hasn't ended then hangs."""
+
+_LOOK_S = 0.03
+"""Between two looks at what a worker has printed."""
 
 _WARNING = re.compile(r"^\S+ WARNING \S+ (\w+\.\w+)", re.MULTILINE)
 
@@ -120,10 +125,19 @@ def _run(job: Running, programs: Programs, mode: str, name: str) -> dict[str, _S
             env = place if mode == "collective" else {}
             job.pids[log.name] = programs.start([PROGRAM, mode, name], env, log)
     workers = [each for each in job.pids if each.startswith("worker")]
+    deadline = time.perf_counter() + WITHIN_S
     for each in workers:
-        ends(job.pids[each], WITHIN_S)
+        is_over = partial(ends, job.pids[each], _LOOK_S)
+        while not (_has_said(job.log(each), mode) or is_over()):
+            if time.perf_counter() > deadline:
+                break
     job.close()
     return {each: _read(job.log(each)) for each in workers}
+
+
+def _has_said(log: str, mode: str) -> bool:
+    """Return whether a worker waits to be ended."""
+    return mode not in {"torch", "alone"} and '"of": ""}\n' in log
 
 
 def _read(log: str) -> _Said:

@@ -5,6 +5,7 @@ record names for a difference; a process with a server's role serves.
 """
 
 import json
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -37,7 +38,7 @@ def main() -> None:
     if mode != "torch":
         run(lambda: record.loop(Run(mode)))
         if mode != "alone":
-            fleet.stop_worker()
+            signal.pause()  # until all workers have said it, and are ended
         return
     run(lambda: record.loop(Run("torch")))
     others = [each.equals for each in record.cells.values() if isinstance(each, Differs)]

@@ -3,12 +3,16 @@
 from typing import Any
 
 import torch
-from tests.idioms.record import Refused, idiom
+from tests.idioms.record import Differs, Refused, idiom
 from tests.idioms.run import DENSE, FIELDS, IDS, Net, Run, loss_of, sgd, train
 from torch import nn
 
 GROUP = "Embeddings and bags"
-REFUSED = {"alone jobs": Refused(code="contract.embedding_option")}
+REFUSED = {
+    "alone jobs": Refused(code="contract.embedding_option"),
+    "collective": Refused(code="contract.collective_setup"),
+}
+OUTSIDE = {"gpubox": Refused(code="contract.id_outside_pass")}
 SHARED = "Shared and tied weights"
 
 
@@ -23,7 +27,19 @@ def padding(run: Run) -> Any:
     return _with(run, padding_idx=0)
 
 
-@idiom("`padding_idx=-1`: torch counts it from the end", group=GROUP)
+def _without_padding(run: Run) -> Any:
+    return _with(run)
+
+
+@idiom(
+    "`padding_idx=-1`: torch counts it from the end",
+    group=GROUP,
+    cells={
+        "alone jobs": Differs(
+            how="-1 is an id", warning="worker.padding_is_an_id", equals=_without_padding
+        )
+    },
+)
 def padding_negative(run: Run) -> Any:
     return _with(run, padding_idx=-1)
 
@@ -93,7 +109,15 @@ def float_ids(run: Run) -> Any:
     return run.end(net, losses, refused=refused)
 
 
-@idiom("an id that is too large: torch's IndexError", group=GROUP)
+@idiom(
+    "an id that is too large: torch's IndexError",
+    group=GROUP,
+    cells={
+        "alone jobs": Differs(
+            how="the id gets a row, too", warning="worker.id_outside_num_embeddings"
+        )
+    },
+)
 def large_id(run: Run) -> Any:
     net = Net(run)
     model, optimizer = sgd(run, net)
@@ -210,7 +234,7 @@ def bag_empty(run: Run) -> Any:
     class Ragged(Bags):
         def forward(self, ids: torch.Tensor, dense: torch.Tensor) -> torch.Tensor:
             offsets = torch.arange(0, ids.numel(), FIELDS)
-            offsets[1] = 0
+            offsets[1::4] = offsets[0::4]
             rows = self.emb(ids.flatten(), offsets)
             found: torch.Tensor = self.out(torch.cat([rows, dense], 1)).squeeze(1)
             return found
@@ -271,7 +295,7 @@ def shared_weight(run: Run) -> Any:
     return run.end(net, train(model, optimizer, run.batches()))
 
 
-@idiom("a tied output layer: `linear.weight = emb.weight`", group=SHARED)
+@idiom("a tied output layer: `linear.weight = emb.weight`", group=SHARED, cells=OUTSIDE)
 def tied_output(run: Run) -> Any:
     class Tied(nn.Module):
         def __init__(self) -> None:
@@ -288,7 +312,7 @@ def tied_output(run: Run) -> Any:
     return run.end(net, train(model, optimizer, run.batches()))
 
 
-@idiom("tied logits: `hidden @ emb.weight.T` in the loss", group=SHARED)
+@idiom("tied logits: `hidden @ emb.weight.T` in the loss", group=SHARED, cells=OUTSIDE)
 def tied_logits(run: Run) -> Any:
     class Tied(nn.Module):
         def __init__(self) -> None:

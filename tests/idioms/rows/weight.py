@@ -4,12 +4,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from tests.idioms.record import idiom
+from tests.idioms.record import Differs, Refused, idiom
 from tests.idioms.run import IDS, Net, Run, sgd, train
 
 GROUP = "Writes of `embedding.weight`"
 READS = "Reads of `embedding.weight`"
 INITS = "Initializers"
+PASS_OPEN = {"gpubox": Refused(code="contract.pass_open")}
+OWN_PART = Differs(how="the gradient of this worker's part of the batch")
 
 
 def _values() -> torch.Tensor:
@@ -110,7 +112,7 @@ def scaled(run: Run) -> Any:
     return _before(run, lambda emb: emb.weight.data.mul_(0.1))
 
 
-@idiom("`emb.weight.data.clamp_(-0.1, 0.1)` after each step", group=GROUP)
+@idiom("`emb.weight.data.clamp_(-0.1, 0.1)` after each step", group=GROUP, cells=PASS_OPEN)
 def clamped_rows(run: Run) -> Any:
     net = Net(run)
     model, optimizer = sgd(run, net)
@@ -130,7 +132,11 @@ def copied_amid(run: Run) -> Any:
     return _amid(run, write)
 
 
-@idiom("rows renormalized after each step: `weight.data = normalize(weight.data)`", group=GROUP)
+@idiom(
+    "rows renormalized after each step: `weight.data = normalize(weight.data)`",
+    group=GROUP,
+    cells=PASS_OPEN,
+)
 def renormalized(run: Run) -> Any:
     net = Net(run)
     model, optimizer = sgd(run, net)
@@ -181,7 +187,7 @@ def _read(run: Run, read: Callable[[Any], Any]) -> Any:
     return run.end(net, losses, found=found)
 
 
-@idiom("`emb.weight[ids]`", group=READS)
+@idiom("`emb.weight[ids]`", group=READS, cells={"gpubox": Refused(code="contract.no_pass")})
 def read_rows(run: Run) -> Any:
     return _read(run, lambda emb: emb.weight[torch.tensor([3, 1, 4])])
 
@@ -220,7 +226,11 @@ def read_kind(run: Run) -> Any:
     return _read(run, read)
 
 
-@idiom("`F.embedding(ids, emb.weight)`", group=READS)
+@idiom(
+    "`F.embedding(ids, emb.weight)`",
+    group=READS,
+    cells={"gpubox": Refused(code="contract.id_outside_pass")},
+)
 def functional_embedding(run: Run) -> Any:
     class Functional(Net):
         def forward(self, ids: torch.Tensor, dense: torch.Tensor) -> torch.Tensor:
@@ -243,7 +253,7 @@ def all_items(run: Run) -> Any:
     return _read(run, read)
 
 
-@idiom("`emb.weight.grad` after `backward()`", group=READS)
+@idiom("`emb.weight.grad` after `backward()`", group=READS, cells={"sync gpubox": OWN_PART})
 def read_gradient(run: Run) -> Any:
     net = Net(run)
     model, optimizer = sgd(run, net)

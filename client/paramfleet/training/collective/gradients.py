@@ -71,13 +71,16 @@ class Reduction:
         merge: Says which batch is a step's last.
 
     Raises:
-        CollectiveSetupError: if batch norm can't be synchronised on this device.
+        CollectiveSetupError: if batch norm can't be synchronised on this device, or an
+            embedding has ``max_norm`` or ``scale_grad_by_freq``.
         PeersLostError: if a worker is lost meanwhile.
     """
 
     def __init__(
         self, module: torch.nn.Module, mode: CollectiveMode, world: World, merge: Merge
     ) -> None:
+        if not world.alone:
+            _check_embeddings(module)
         self._module = _with_batch_norm(module, mode, world)
         self._mode = mode
         self._world = world
@@ -225,6 +228,23 @@ def _with_batch_norm(
     convert: Any = torch.nn.SyncBatchNorm.convert_sync_batchnorm
     converted: torch.nn.Module = convert(module)
     return converted
+
+
+def _check_embeddings(module: torch.nn.Module) -> None:
+    """Check that no option of an embedding makes values that the workers don't share.
+
+    Raises:
+        CollectiveSetupError: naming the first option that does.
+    """
+    for path, layer in module.named_modules():
+        if not isinstance(layer, torch.nn.Embedding | torch.nn.EmbeddingBag):
+            continue
+        for option in ("max_norm", "scale_grad_by_freq"):
+            if getattr(layer, option):
+                raise CollectiveSetupError(
+                    found=f"{option} of embedding {path!r}",
+                    rule="each worker would apply it to the ids of its own batch: leave it out",
+                )
 
 
 def _drop(wrapper: DistributedDataParallel) -> None:

@@ -11,7 +11,8 @@ from paramfleet.config.roles import PaddleCloudRoleMaker
 from paramfleet.config.strategy import DistributedStrategy
 from paramfleet.session.session import Session
 from paramfleet.tables.combined import GroupAddedError
-from paramfleet.training.collective.gradients import UnusedParametersError
+from paramfleet.training.collective.errors import CollectiveSetupError
+from paramfleet.training.collective.gradients import UnusedParametersError, _check_embeddings
 
 
 @pytest.fixture
@@ -84,6 +85,14 @@ def test_parameters_without_a_gradient_train_where_they_are_looked_for(
         optimizer.minimize(model(torch.ones(2, 4)).mean())
 
     assert not torch.equal(before, net[0].weight)
+
+
+@pytest.mark.parametrize("options", [{"max_norm": 1.0}, {"scale_grad_by_freq": True}])
+def test_options_by_which_workers_would_differ_are_refused(options: Any) -> None:
+    net = torch.nn.Sequential(torch.nn.Embedding(3, 2, **options))
+
+    with pytest.raises(CollectiveSetupError, match="of embedding '0': each worker would"):
+        _check_embeddings(net)
 
 
 def test_a_group_of_the_model_is_added_and_one_of_others_refused(session: Session) -> None:
