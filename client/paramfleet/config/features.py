@@ -334,9 +334,9 @@ SETTINGS: dict[str, Key] = {
         kind=str,
         default="mean",
         choices=("mean", "sum"),
-        meaning="With servers in sync mode, and in collective mode: whether the loss is a mean "
-        "or a sum over the batch; the gradient of a step is the mean of the workers' "
-        "gradients, or their sum.",
+        meaning="With servers in sync and gpubox mode, and in collective mode: whether the "
+        "loss is a mean or a sum over the batch; the gradient of a step is the mean of the "
+        "workers' gradients, or their sum.",
     ),
 }
 """What collective mode takes beside them: single values. ``sync_batch_norm`` and

@@ -401,7 +401,7 @@ class DistributedStrategy:
             StrategyError: in a mode that takes each worker's gradient as it is.
         """
         said: LossReduction = self.loss_reduction
-        if said == "sum" and mode != "sync":
+        if said == "sum" and mode not in {"sync", "gpubox"}:
             rule = (
                 f"has no effect in {mode} mode, which takes each worker's gradients as they "
                 "are: leave it out"

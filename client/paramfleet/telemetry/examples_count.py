@@ -8,7 +8,7 @@ import torch
 
 from paramfleet.telemetry.eager import runs_eagerly
 
-__all__ = ["ExampleCounter"]
+__all__ = ["ExampleCounter", "first_dimension"]
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ class ExampleCounter:
         del module
         if torch.is_grad_enabled():
             self._on_forward()
-            self._forwards.append(_Forward(_first_dimension([args, kwargs]) or 0))
+            self._forwards.append(_Forward(first_dimension([args, kwargs]) or 0))
 
     @runs_eagerly
     def _end(self, module: torch.nn.Module, args: Any, result: Any) -> None:
@@ -119,6 +119,6 @@ def _tensors_in(batch: Any) -> Iterable[torch.Tensor]:
             yield from _tensors_in(part)
 
 
-def _first_dimension(batch: Any) -> int | None:
+def first_dimension(batch: Any) -> int | None:
     """Return the first dimension of the first tensor that has one; None without any."""
     return next((each.shape[0] for each in _tensors_in(batch) if each.dim()), None)

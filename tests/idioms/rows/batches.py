@@ -39,7 +39,6 @@ HALF = Differs(
 @idiom(
     'a loss with `reduction="sum"`, and `strategy.loss_reduction = "sum"`',
     group=GROUP,
-    cells={"gpubox": Refused(code="contract.strategy")},
 )
 def summed_loss(run: Run) -> Any:
     is_known = run.mode in {"sync", "gpubox", "collective"}

@@ -4,13 +4,20 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from tests.idioms.record import Refused, idiom
+from tests.idioms.record import Differs, Refused, idiom
 from tests.idioms.run import Net, Run, loss_of, sgd, train
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.utils.checkpoint import checkpoint
 
 CLIPPING = "Clipping"
 GROUP = "Gradients and hooks"
+
+
+OWN_NORM = Differs(how="each worker's own norm", warning="worker.clips_own_gradient")
+OWN_VALUES = Differs(
+    how="each worker's own gradient, before they are merged",
+    warning="worker.clips_own_gradient",
+)
 
 
 def _clipped(run: Run, clip: Callable[[Net], Any]) -> Any:
@@ -25,22 +32,22 @@ def _clipped(run: Run, clip: Callable[[Net], Any]) -> Any:
     return run.end(net, losses, norms=[0.0 if each is None else each for each in norms])
 
 
-@idiom("`clip_grad_norm_(model.parameters(), 0.1)`", group=CLIPPING)
+@idiom("`clip_grad_norm_(model.parameters(), 0.1)`", group=CLIPPING, cells={"gpubox": OWN_NORM})
 def clip_norm(run: Run) -> Any:
     return _clipped(run, lambda net: clip_grad_norm_(net.parameters(), 0.1))
 
 
-@idiom("`clip_grad_norm_` of dense layers alone", group=CLIPPING)
+@idiom("`clip_grad_norm_` of dense layers alone", group=CLIPPING, cells={"gpubox": OWN_NORM})
 def clip_norm_dense(run: Run) -> Any:
     return _clipped(run, lambda net: clip_grad_norm_(net.mlp.parameters(), 0.1))
 
 
-@idiom("`clip_grad_norm_` of rows alone", group=CLIPPING)
+@idiom("`clip_grad_norm_` of rows alone", group=CLIPPING, cells={"gpubox": OWN_NORM})
 def clip_norm_rows(run: Run) -> Any:
     return _clipped(run, lambda net: clip_grad_norm_(net.emb.parameters(), 0.01))
 
 
-@idiom("`clip_grad_norm_` of each group by itself", group=CLIPPING)
+@idiom("`clip_grad_norm_` of each group by itself", group=CLIPPING, cells={"gpubox": OWN_NORM})
 def clip_norm_groups(run: Run) -> Any:
     def clip(net: Net) -> Any:
         clip_grad_norm_(net.emb.parameters(), 0.01)
@@ -49,17 +56,25 @@ def clip_norm_groups(run: Run) -> Any:
     return _clipped(run, clip)
 
 
-@idiom('`clip_grad_norm_(..., norm_type="inf")`', group=CLIPPING)
+@idiom('`clip_grad_norm_(..., norm_type="inf")`', group=CLIPPING, cells={"gpubox": OWN_NORM})
 def clip_norm_inf(run: Run) -> Any:
     return _clipped(run, lambda net: clip_grad_norm_(net.parameters(), 0.01, float("inf")))
 
 
-@idiom("`clip_grad_value_(model.parameters(), 0.01)`", group=CLIPPING)
+@idiom(
+    "`clip_grad_value_(model.parameters(), 0.01)`",
+    group=CLIPPING,
+    cells={"sync gpubox": OWN_VALUES},
+)
 def clip_value(run: Run) -> Any:
     return _clipped(run, lambda net: clip_grad_value_(net.parameters(), 0.01))
 
 
-@idiom("`clip_grad_value_` of dense layers alone", group=CLIPPING)
+@idiom(
+    "`clip_grad_value_` of dense layers alone",
+    group=CLIPPING,
+    cells={"sync gpubox": OWN_VALUES},
+)
 def clip_value_dense(run: Run) -> Any:
     return _clipped(run, lambda net: clip_grad_value_(net.mlp.parameters(), 0.01))
 

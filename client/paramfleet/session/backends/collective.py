@@ -30,6 +30,7 @@ class CollectiveBackend(Backend):
 
     def __init__(self, own: Own, world: World) -> None:
         super().__init__(own)
+        show_warnings("worker", world.rank)
         self.world = world
         show_warnings("worker", world.rank)
         self.training = CollectiveTraining(world, own.times)

@@ -8,6 +8,7 @@ from typing_extensions import override
 
 from paramfleet.config.errors import CallOrderError
 from paramfleet.tables.sparse import tables_of
+from paramfleet.telemetry.examples_count import first_dimension
 from paramfleet.training.collective.errors import CollectiveSetupError
 
 __all__ = ["CollectiveModel"]
@@ -29,6 +30,8 @@ class CollectiveModel(torch.nn.Module):
             rule = "its rows are on pservers, and is_collective=True has none: use torch.nn's"
             raise CollectiveSetupError(found=f"fleet.nn module of {table.name!r}", rule=rule)
         self.module = module
+        self.first_examples = 0
+        """Examples of the first batch."""
         self._forward: Callable[..., Any] | None = None
 
     def run_through(self, forward: Callable[..., Any]) -> None:
@@ -43,6 +46,8 @@ class CollectiveModel(torch.nn.Module):
             CallOrderError: in training before ``fleet.distributed_optimizer``, which knows
                 how the gradients come together.
         """
+        if not self.first_examples:
+            self.first_examples = first_dimension([args, kwargs]) or 0
         if self._forward is not None:
             return self._forward(*args, **kwargs)
         if self.training and torch.is_grad_enabled():

@@ -19,6 +19,7 @@ from paramfleet.training.collective.features.merging import Merge
 from paramfleet.training.modes.base import ModelTables
 from paramfleet.training.optimizer import DistributedOptimizer, TrainingFinishedError
 from paramfleet.training.stepping.guarding import Guarding
+from paramfleet.training.stepping.reductions import ReductionWatch
 
 if TYPE_CHECKING:
     from paramfleet.config.strategy import CollectiveMode
@@ -59,6 +60,7 @@ class CollectiveOptimizer(DistributedOptimizer):
         self._world = world
         self.guard = None if plan.guard is None else Guarding(plan.guard, self._any_outside)
         self._stepper: torch.optim.Optimizer | None = None
+        self._watch: ReductionWatch | None = None
         self._owned: Callable[[], Iterable[torch.Tensor]] = tuple
         self.check_gradients: Callable[[], None] = lambda: None
         """Raises if the gradients of the last batch aren't those of all workers."""
@@ -134,6 +136,7 @@ class CollectiveOptimizer(DistributedOptimizer):
             with torch.enable_grad():
                 returned = closure()
         self.check_gradients()
+        self._end_watching()
         if not self.merge.take():
             return returned
         if self._avg and self.merge.k_steps > 1:
@@ -151,6 +154,20 @@ class CollectiveOptimizer(DistributedOptimizer):
                 stepper.step()
         self.num_steps += 1
         return returned
+
+    def watch_losses(self, examples: Callable[[], int]) -> None:
+        """Look at worker 0's losses until it takes a step.
+
+        Args:
+            examples: Returns how many examples the model was called with.
+        """
+        if self._world.size > 1 and not self._world.rank and self.plan.apart is None:
+            self._watch = ReductionWatch(self.plan.loss_reduction, examples)
+
+    def _end_watching(self) -> None:
+        """Look at no further loss: the first step is taken, or no other will be."""
+        if self._watch is not None:
+            self._watch.end()
 
     def _any_outside(self, outside: bool) -> bool:  # noqa: FBT001 - a plain answer
         """Return whether a worker's step is outside; apart, only whether this one's is."""
@@ -187,6 +204,7 @@ class CollectiveOptimizer(DistributedOptimizer):
     @override
     def finish(self) -> None:
         """Take no more steps; workers that trained apart synchronize once more, and agree."""
+        self._end_watching()
         if self.apart is not None and not self.is_finished:
             self.apart.synchronize()
         self.is_finished = True

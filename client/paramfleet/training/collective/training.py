@@ -90,6 +90,7 @@ class CollectiveTraining:
             )
         model.run_through(forward)
         optimizer.step_through(stepper, owned=module.parameters)
+        optimizer.watch_losses(lambda: model.first_examples)
         if optimizer.guard is not None:
             optimizer.guard.buffers = module.buffers
             optimizer.guard.keep_buffers()

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from paramfleet.config.errors import CallOrderError
-from paramfleet.config.strategy_keys import StrategyError
 from paramfleet.model_state.batch_norm import share_statistics
 from paramfleet.tables.sparse import SparseTable
 from paramfleet.training.job import dense_plan, fetch_dense, with_places
@@ -25,7 +24,7 @@ from paramfleet.training.modes.served import ServedMode
 from paramfleet.training.modes.small_tables import MAX_BYTES, SmallTables
 from paramfleet.training.stepping.norms import MergedNorms
 from paramfleet.training.stepping.others import OthersSteps
-from paramfleet.training.stepping.reductions import ReductionWatch
+from paramfleet.training.stepping.reductions import ReductionWatch, check_sums, watch_losses
 from paramfleet.training.stepping.totals import StepTotals, ask_total
 from paramfleet.transport.keeping import State
 from paramfleet.transport.requests import ReadPlan, Write
@@ -135,7 +134,7 @@ class SyncMode(ServedMode):
                 accessor makes sums of means.
         """
         if self._sums:
-            _check_sums(self._tables.sparse)
+            check_sums([table for table, _ in self._tables.sparse])
         if self._mode.sync_batch_norm and self._job.worker_num > 1:
             self._share_statistics()
         session, shrinks = self._job.communicator.session, self._shrinks
@@ -168,9 +167,7 @@ class SyncMode(ServedMode):
             self.others = OthersSteps(self._job, step=lambda: self._step)
             rows = [table for table, _ in self._tables.sparse]
             self.norms = MergedNorms(self._job, rows, self._blocks, step=lambda: self._step)
-            if not self._job.author.rank:
-                examples = self._job.examples
-                self._watch = ReductionWatch(self._mode.loss_reduction, lambda: examples.seen)
+        self._watch = watch_losses(self._job, self._mode.loss_reduction)
 
     @override
     def take_others_step(self) -> None:
@@ -474,18 +471,3 @@ class SyncMode(ServedMode):
         )
         if not share_statistics(model, self._totals):
             log.warning("worker.no_batch_norm", extra={"reason": "the model has no BatchNorm"})
-
-
-def _check_sums(tables: Sequence[tuple[SparseTable, Any]]) -> None:
-    """Check that no accessor multiplies the gradients of a sum by the batch's instances.
-
-    Raises:
-        StrategyError: naming the first table whose accessor does.
-    """
-    for table, _ in tables:
-        if table.accessor is not None and table.accessor.sums_gradients:
-            rule = (
-                f"doesn't go with the accessor of table {table.name!r}, which makes a sum of "
-                "the gradient of a mean (grad_scale='show'): leave one of them out"
-            )
-            raise StrategyError(key="loss_reduction", value="sum", rule=rule)

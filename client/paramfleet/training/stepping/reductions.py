@@ -12,8 +12,11 @@ from typing import Any
 import torch
 
 from paramfleet.config.strategy import LossReduction
+from paramfleet.config.strategy_keys import StrategyError
+from paramfleet.tables.sparse import SparseTable
+from paramfleet.training.job import Job
 
-__all__ = ["ReductionWatch", "reduction_of"]
+__all__ = ["ReductionWatch", "check_sums", "reduction_of", "watch_losses"]
 
 log = logging.getLogger(__name__)
 
@@ -85,3 +88,25 @@ class ReductionWatch:
                     "worker.loss_reduction", extra={"loss": found, "reason": _REASONS[found]}
                 )
                 return
+
+
+def watch_losses(job: Job, expected: LossReduction) -> ReductionWatch | None:
+    """Look at worker 0's losses until it takes a step; return None elsewhere, and alone."""
+    if job.worker_num == 1 or job.author.rank:
+        return None
+    return ReductionWatch(expected, lambda: job.examples.seen)
+
+
+def check_sums(tables: Sequence[SparseTable]) -> None:
+    """Check that no accessor multiplies the gradients of a sum by the batch's instances.
+
+    Raises:
+        StrategyError: naming the first table whose accessor does.
+    """
+    for table in tables:
+        if table.accessor is not None and table.accessor.sums_gradients:
+            rule = (
+                f"doesn't go with the accessor of table {table.name!r}, which makes a sum of "
+                "the gradient of a mean (grad_scale='show'): leave one of them out"
+            )
+            raise StrategyError(key="loss_reduction", value="sum", rule=rule)

@@ -28,6 +28,11 @@ from paramfleet.training.modes.gpubox.passes import (
 from paramfleet.training.modes.prefetching.ahead import Expecting, Wanted
 from paramfleet.training.modes.served import ServedMode
 from paramfleet.training.passes.running import DevicePasses
+from paramfleet.training.stepping.reductions import (
+    ReductionWatch,
+    check_sums,
+    watch_losses,
+)
 from paramfleet_shared.tables.rows.evicting import AsOf
 
 __all__ = ["GpuBoxMode"]
@@ -52,13 +57,18 @@ class GpuBoxMode(ServedMode):
         self._passes = ServedPasses(
             job, self._specs, tables, self, self.refresh, self.send_changes
         )
+        self._passes.sums = mode.loss_reduction == "sum"
+        self._watch: ReductionWatch | None = None
 
     @override
     def start(self) -> None:
         """Start as every served mode, and end a pass that a former incarnation left."""
+        if self._mode.loss_reduction == "sum":
+            check_sums([table for table, _ in self._tables.sparse])
         super().start()
         self._passes.resolve()
         self.refresh()
+        self._watch = watch_losses(self._job, self._mode.loss_reduction)
 
     @property
     @override
@@ -102,6 +112,8 @@ class GpuBoxMode(ServedMode):
     def step(self, *, examples: int) -> None:
         """Step rows and dense tables where they are; no pserver is asked."""
         self._passes.check_step()
+        if self._watch is not None:
+            self._watch.end()
         check_gradients(self._tables, step=self._step)
         self.check_rules()
         self._passes.train_by(self.rules)

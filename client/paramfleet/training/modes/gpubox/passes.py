@@ -129,6 +129,8 @@ class ServedPasses(PassBacking):
         refresh: Callable[[], None],
         send_changes: Callable[[], None],
     ) -> None:
+        self.sums = False
+        """Whether a step's gradient is the sum of the workers', and not their mean."""
         self._refresh = refresh
         self._send_changes = send_changes
         self._job = job
@@ -378,6 +380,8 @@ class ServedPasses(PassBacking):
             return
         flags = [any(each) for each in zip(*(flags for _, _, *flags in said), strict=True)]
         share = (examples or 0) / total if total else 0.0
+        if self.sums:
+            share = float(bool(examples))
         with self._job.times.during("push"):
             for table, options in self._tables.sparse:
                 source = self._sources[table.name]
