@@ -46,11 +46,16 @@ class DenseBlock:
 
     Args:
         name: The dense table's name in the job.
-        parameters: Parameters that learn; their number and shapes are fixed from now on.
+        parameters: Parameters of a group; their number and shapes are fixed from now on.
+        is_asleep: Whether they are frozen.
     """
 
-    def __init__(self, name: str, parameters: Sequence[torch.Tensor]) -> None:
+    def __init__(
+        self, name: str, parameters: Sequence[torch.Tensor], *, is_asleep: bool = False
+    ) -> None:
         self.name = name
+        self.is_asleep = is_asleep
+        """Whether no parameter has been trained yet, by any worker as far as is known."""
         self.parameters = tuple(parameters)
         self.size = sum(parameter.numel() for parameter in self.parameters)
         self.notes_changes = False
@@ -126,6 +131,27 @@ class DenseBlock:
                 spans.append((start, position))
         found = union(spans)
         return None if found == ((0, self.size),) else found
+
+    @property
+    def learns(self) -> bool:
+        """Whether a parameter needs a gradient now."""
+        return any(parameter.requires_grad for parameter in self.parameters)
+
+    def wake(self, values_P: NDArray[np.float32], *, installs: bool) -> None:
+        """Take part in steps from now on.
+
+        Args:
+            values_P: What the servers hold, float32 [P].
+            installs: Whether another worker has trained it already: the parameters are set to
+                these values. Else what differs from them was changed here.
+        """
+        self.is_asleep, self.notes_changes = False, True
+        if installs:
+            self.install(values_P)
+        else:
+            flat = torch.from_numpy(values_P)
+            devices = {parameter.device for parameter in self.parameters}
+            self._installed = to_device(flat, devices.pop()) if len(devices) == 1 else flat
 
     def watch_versions(self) -> None:
         """Keep no copy of what is installed from now on: changes are refused, not found."""

@@ -1,5 +1,6 @@
 """What scripts do with parameters has torch's numbers: unused, changed, thawed, cycled."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ IN_SYNC = [
     ("clamped", "adam"),
     ("loaded", "momentum"),
     ("thawed", "adam"),
+    ("thawed_alone", "adam"),
     ("frozen", "momentum"),
     ("onecycle", "adam"),
     ("cyclic", "momentum"),
@@ -47,3 +49,35 @@ def test_one_worker_of_every_mode_has_them(jobs: Any, mode: str, what: str) -> N
 def test_workers_that_step_rows_on_devices_have_them(jobs: Any, what: str) -> None:
     for result in jobs.run(SCRIPT, "--mode", "gpubox", "--what", what, workers=2).results:
         assert result["end"] <= 1e-5
+
+
+@pytest.mark.parametrize(
+    ("what", "optimizer", "saved_in", "loaded_in"),
+    [
+        ("alternate", "adam", "sync", "local"),
+        ("alternate", "damped", "gpubox", "sync"),
+        ("alternate", "adam", "local", "sync"),
+        ("clamped", "adam", "sync", "sync"),
+        ("thawed", "adam", "sync", "async"),
+    ],
+)
+def test_a_checkpoint_has_the_steps_of_each_parameter_and_what_was_changed_last(
+    jobs: Any, tmp_path: Path, what: str, optimizer: str, saved_in: str, loaded_in: str
+) -> None:
+    folder = str(tmp_path / "checkpoint")
+
+    def run(mode: str, *more: str) -> dict[str, Any]:
+        args = ["--what", what, "--optimizer", optimizer, "--mode", mode, *more]
+        if mode == "local":
+            alone: dict[str, Any] = jobs.local(SCRIPT, *args)
+            return alone
+        (result,) = jobs.run(
+            SCRIPT, *args, workers=1, servers=2, PARAMFLEET_CHECKPOINT_DIRS=str(tmp_path)
+        ).results
+        of_job: dict[str, Any] = result
+        return of_job
+
+    run(saved_in, "--steps", "6", "--save", folder)
+    result = run(loaded_in, "--steps", "4", "--load", folder, "--done", "6")
+
+    assert result["differ"] <= 1e-5

@@ -35,6 +35,7 @@ class DenseOnDevice:
 
     def __init__(self, block: DenseBlock, spec: TableSpec, *, device: torch.device) -> None:
         self.block = block
+        block.notes_changes = True
         self.spec = spec
         self._device = device
         self._range = DenseRange(spec, 0, spec.size)

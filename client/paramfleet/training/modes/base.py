@@ -324,6 +324,9 @@ class Mode(ABC):
 def collect_tables(optimizer: torch.optim.Optimizer) -> ModelTables:
     """Sort an optimizer's parameters into tables: one per embedding, one dense per group.
 
+    Those of a group that are frozen have a dense table of their own, which sleeps until one of
+    them is thawed: nothing of it travels with a step.
+
     Raises:
         TableSharedLateError: if two tables have one name.
         UninitializedParameterError: if a lazy module has no shape yet.
@@ -331,20 +334,21 @@ def collect_tables(optimizer: torch.optim.Optimizer) -> ModelTables:
     sparse: dict[str, tuple[SparseTable, dict[str, Any]]] = {}
     dense: list[tuple[DenseBlock, dict[str, Any]]] = []
     for number, group in enumerate(optimizer.param_groups):
-        ordinary = []
+        learning: list[torch.Tensor] = []
+        frozen: list[torch.Tensor] = []
         for parameter in group["params"]:
             table = table_of(parameter)
             if table is not None:
                 first, _ = sparse.setdefault(table.name, (table, group))
                 if first is not table:
                     raise TableSharedLateError(table=table.name)
-            elif parameter.requires_grad:
+            else:
                 if is_lazy(parameter):
                     raise UninitializedParameterError
-                ordinary.append(parameter)
-        block = DenseBlock(f"dense_{number}", ordinary)
-        if block.size:
-            dense.append((block, group))
+                (learning if parameter.requires_grad else frozen).append(parameter)
+        awake = DenseBlock(f"dense_{number}", learning)
+        asleep = DenseBlock(f"dense_{number}_frozen", frozen, is_asleep=True)
+        dense += [(block, group) for block in (awake, asleep) if block.size]
     return ModelTables(sparse=tuple(sparse.values()), dense=tuple(dense))
 
 

@@ -39,6 +39,7 @@ from paramfleet.training.job import (
     Job,
     agree_on_dense,
     declare,
+    fetch_dense,
     pull_dense,
     slowest_of,
     with_places,
@@ -134,9 +135,13 @@ class ServedMode(Mode):
         self.numbers: dict[str, dict[str, Any]] = {}
         """By table, which of them differ from the declared ones."""
         self._noted = -1
-        self._blocks = [block for block, _ in tables.dense]
+        self._blocks = [block for block, _ in tables.dense if not block.is_asleep]
         for block in self._blocks:
             block.notes_changes = True
+        self._asleep = [block for block, _ in tables.dense if block.is_asleep]
+        """Dense tables of frozen parameters."""
+        self._trained_elsewhere = set[str]()
+        """Dense tables that other workers train and this one doesn't read."""
         self._wire = mode.wire_dtype
         self._outgoing = Outgoing(
             self._specs,
@@ -163,7 +168,7 @@ class ServedMode(Mode):
             table.bind(self)
         tables = [table for table, _ in self._tables.sparse]
         first_rows = partial(send_first_rows, self._job, tables, step=self._step)
-        agree_on_dense(self._job, self._blocks, also=first_rows)
+        agree_on_dense(self._job, [*self._blocks, *self._asleep], also=first_rows)
 
     @property
     @override
@@ -245,6 +250,9 @@ class ServedMode(Mode):
         self.ahead.forget()
         self._job.communicator.wait(self._forget_rest())
         self.refresh()
+        frozen = pull_dense(self._job, self._asleep, min_step=self._min_step())
+        for block, values in zip(self._asleep, frozen, strict=True):
+            block.install(values)
 
     @override
     def remove(self, table: SparseTable, ids: NDArray[np.int64]) -> int:
@@ -328,7 +336,31 @@ class ServedMode(Mode):
             self._outgoing.note_gone(gone, plan)
             return await self._ask(plan.with_ids(), min_step)
         self._outgoing.confirm(plan)
+        self._note_trained(answers)
         return answers
+
+    def _note_trained(self, answers: Sequence[Message]) -> None:
+        """Note which dense tables others train that this worker doesn't read."""
+        for answer in answers:
+            self._trained_elsewhere.update(answer.fields.get("unread", ()))
+
+    def _wake(self) -> bool:
+        """Begin with tables of frozen parameters that were thawed, here or by another worker.
+
+        Returns:
+            Whether there were any.
+        """
+        if not self._asleep:
+            return False
+        told = self._trained_elsewhere
+        woken = [each for each in self._asleep if each.learns or each.name in told]
+        for block in woken:
+            fetch = fetch_dense(self._job, [block], min_step=self._min_step(), ask=self._pull)
+            (values,) = self._job.communicator.wait(fetch)
+            block.wake(values, installs=block.name in told)
+            self._asleep.remove(block)
+            self._blocks.append(block)
+        return bool(woken)
 
     async def _ask(self, plan: ReadPlan, min_step: int) -> list[Message]:
         """Pull; wait for a step that an operator holds up.
@@ -412,6 +444,7 @@ class ServedMode(Mode):
         """
         check_gradients(self._tables, step=self._step)
         self.check_rules()
+        self._wake()
         parts = []
         for table, group in () if self._is_skipping else self._tables.sparse:
             if not table.has_gradient:
@@ -427,7 +460,8 @@ class ServedMode(Mode):
             )
             parts.append(gradient)
         for block, group in self._tables.dense if dense else ():
-            parts += self._dense_gradient(block, learning_rate(group))
+            if not block.is_asleep:
+                parts += self._dense_gradient(block, learning_rate(group))
         if not dense:
             for block in self._blocks:
                 block.changes()  # none can be sent

@@ -153,6 +153,17 @@ class SyncMode(ServedMode):
                 fetch_dense(self._job, self._blocks, min_step=self._step, ask=self._pull)
             )
             self._install(values)
+        self._plan_dense()
+        self._job.communicator.wait(self._open_direct())
+        if self._job.worker_num > 1:
+            self.others = OthersSteps(self._job, step=lambda: self._step)
+            rows = [table for table, _ in self._tables.sparse]
+            dense = [block for block, _ in self._tables.dense]
+            self.norms = MergedNorms(self._job, rows, dense, step=lambda: self._step)
+        self._watch = watch_losses(self._job, self._mode.loss_reduction)
+
+    def _plan_dense(self) -> None:
+        """Plan what each step is answered with."""
         self._dense = dense_plan(self._job, self._blocks, wire=self._wire)
         # Narrow rows are named by their pull when they are pushed, so each forward has its own.
         max_bytes = MAX_BYTES if self._wire == "float32" else 0
@@ -162,12 +173,13 @@ class SyncMode(ServedMode):
             max_bytes=max_bytes,
             numbers=self._outgoing.numbers,
         )
-        self._job.communicator.wait(self._open_direct())
-        if self._job.worker_num > 1:
-            self.others = OthersSteps(self._job, step=lambda: self._step)
-            rows = [table for table, _ in self._tables.sparse]
-            self.norms = MergedNorms(self._job, rows, self._blocks, step=lambda: self._step)
-        self._watch = watch_losses(self._job, self._mode.loss_reduction)
+
+    @override
+    def _wake(self) -> bool:
+        is_other = super()._wake()
+        if is_other:
+            self._plan_dense()
+        return is_other
 
     @override
     def take_others_step(self) -> None:
@@ -353,6 +365,7 @@ class SyncMode(ServedMode):
             self._small.learn(asked.wanted)
             place = stop
         self._install(found[: len(self._blocks)])
+        self._wake()  # what another worker has begun to train is read by the next batch
 
     def _step_in_pieces(self, gradients: StepGradients, writes: list[Write]) -> None:
         """Step dense tables that are larger than one request carries."""
@@ -367,6 +380,7 @@ class SyncMode(ServedMode):
             values = job.communicator.wait(fetch)
         self._begin_step(step)
         self._install(values)
+        self._wake()
 
     async def _take_step(
         self, gradients: StepGradients, writes: list[Write], plan: ReadPlan
@@ -406,6 +420,7 @@ class SyncMode(ServedMode):
             took_s = times.seconds("barrier") - began
             times.move(max(0.0, took_s - waited_s), "barrier", "push")
             self._outgoing.confirm(plan)
+            self._note_trained(answers)
             return answers
         await self._push(fields, writes, gradients.state)
         return await self._pull(plan, gradients.step + 1)

@@ -4,6 +4,7 @@ A change is judged, and has room for its new rows, before it is executed as a co
 """
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -27,6 +28,7 @@ from paramfleet_pserver.requests.row_requests import (
     WriteRequest,
 )
 from paramfleet_pserver.tables.owners import Owners
+from paramfleet_pserver.tables.table import DenseTable, Table
 from paramfleet_pserver.waiting.holding import Holding
 from paramfleet_pserver.waiting.training import Training
 from paramfleet_shared.net.rpc.server import Request
@@ -40,6 +42,7 @@ __all__ = [
     "keep_push",
     "remove_rows",
     "take_step",
+    "trained_beside",
     "until_applied",
     "write_rows",
 ]
@@ -117,7 +120,22 @@ async def answer_pull(
         end = owners.start(jobs, alone=alone)
     await asyncio.shield(end)
     slowest = training.slowest_but(pull.rank)
+    if any(part.rows is None for part in pull.parts):
+        facts |= trained_beside(training, [part.table for part in pull.parts])
     return Message(fields={"versions": versions, "slowest": slowest, **facts}, tensors=tensors)
+
+
+def trained_beside(training: Training, tables: Sequence[Table]) -> dict[str, Any]:
+    """Return which dense tables are trained beside those that a worker reads, if any are.
+
+    It may not know: its own parameters of them are frozen.
+    """
+    unread = [
+        table.spec.name
+        for table in training.machine.store
+        if isinstance(table, DenseTable) and table.num_pushes and table not in tables
+    ]
+    return {"unread": unread} if unread else {}
 
 
 async def apply_push(

@@ -26,6 +26,7 @@ from paramfleet_pserver.api.pushing import (
     keep_push,
     remove_rows,
     take_step,
+    trained_beside,
     write_rows,
 )
 from paramfleet_pserver.api.reading import pull_of_step, read_packed
@@ -77,7 +78,7 @@ from paramfleet_pserver.requests.row_requests import (
 from paramfleet_pserver.requests.staging import Staging
 from paramfleet_pserver.requests.total_requests import norm_request, total_request
 from paramfleet_pserver.tables.owners import Job, Owners
-from paramfleet_pserver.tables.table import SparseTable, Table
+from paramfleet_pserver.tables.table import DenseTable, SparseTable, Table
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_pserver.waiting.training import Training
 from paramfleet_shared.discovery.orders import Orders
@@ -699,8 +700,11 @@ class Routes:
             training, self._owners, exchange, self._holding, request
         )
         parts, tensors = described(replies)
+        tables = [part.table for part in exchange.parts]
+        reads = any(isinstance(table, DenseTable) for table in tables)
         return Message(
             fields={
+                **(trained_beside(training, tables) if reads else {}),
                 "parts": parts,
                 "slowest": training.slowest_but(exchange.rank),
                 "workers": training.num_members,

@@ -31,7 +31,7 @@ class Model(torch.nn.Module):
         torch.manual_seed(3)
         self.tower, self.side, self.late = (torch.nn.Linear(4, 1) for _ in range(3))
         self.scale = torch.nn.Parameter(torch.tensor(1.5))
-        self.late.requires_grad_(WHAT != "thawed")
+        self.late.requires_grad_(not WHAT.startswith("thawed"))
 
     def forward(self, ids: torch.Tensor, *, side: bool, more: bool) -> torch.Tensor:
         held = self.rows(ids)
@@ -91,6 +91,8 @@ def change(model: Model, optimizer: torch.optim.Optimizer, step: int) -> None:
         model.load_state_dict(state, strict=False)
     if WHAT == "thawed" and step == 3:
         model.late.requires_grad_(True)
+    if WHAT == "thawed_alone" and step == 3 and rank == 0:
+        model.late.requires_grad_(True)
     if WHAT == "frozen" and step == 3:
         model.side.requires_grad_(False)
     if WHAT == "decayed":
@@ -138,10 +140,14 @@ def step_both(step: int) -> None:
     keeps = WHAT != "zeros"
     theirs.zero_grad(set_to_none=keeps)
     for half in range(2):
+        if WHAT == "thawed_alone":
+            reference.late.requires_grad_(half == 0 and step > 3)
         backward(loss_of(reference, half, step) / 2)
     theirs.step()
     if step < args.done:  # the checkpoint has it
         change(reference, theirs, step)
+        if WHAT == "thawed":
+            change(model, optimizer, step)
         return
     optimizer.zero_grad(set_to_none=keeps)
     if WHAT == "accumulated":

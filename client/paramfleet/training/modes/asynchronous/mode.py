@@ -60,7 +60,9 @@ class AsyncMode(ServedMode):
             clock=self._job.communicator.clock,
             large=self._job.pservers.divides,
             push=self._send,
-            refresh=partial(fetch_dense, self._job, self._blocks, wire=self._wire),
+            refresh=partial(
+                fetch_dense, self._job, self._blocks, wire=self._wire, ask=self._pull
+            ),
         )
         """What is on its way to the pservers."""
         self._job.communicator.wait(self.sender.start(self._job.communicator))
@@ -79,6 +81,16 @@ class AsyncMode(ServedMode):
         if self._mode.max_staleness is not None:
             with self._job.times.during("barrier"):
                 self._job.communicator.wait(self._wait_turn(self._step))
+
+    @override
+    def _wake(self) -> bool:
+        is_other = super()._wake()
+        if is_other:
+            self.sender.forget_fresh()  # they lack what was woken
+            if self._in_place is not None:
+                for block in self._blocks:
+                    block.watch_versions()
+        return is_other
 
     @property
     def _is_fresh(self) -> bool:

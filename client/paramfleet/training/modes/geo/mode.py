@@ -92,7 +92,11 @@ class GeoMode(Mode):
         self._mode = mode
         self._optimizer = optimizer
         self._tables = tables
-        self._blocks = [block for block, _ in tables.dense]
+        self._blocks = [block for block, _ in tables.dense if not block.is_asleep]
+        self._asleep = [block for block, _ in tables.dense if block.is_asleep]
+        """Dense tables of frozen parameters."""
+        self._trained_elsewhere = set[str]()
+        """Dense tables that other workers train and this one doesn't receive."""
         stores = [RowStore.empty(table) for table, _ in tables.sparse]
         self._rows = {
             store.spec.name: _kind_of(store)(
@@ -136,7 +140,7 @@ class GeoMode(Mode):
                 dense_slice(block.size, job.placement, server)
                 for server in range(job.placement.num_servers)
             ]
-            for block in self._blocks
+            for block, _ in tables.dense
         }
 
     def start(self) -> None:
@@ -149,7 +153,7 @@ class GeoMode(Mode):
         model = self._job.agreement.model
         specs += [
             block.spec(_SUM, num_shards=shards, parameters=named_in(model, block))
-            for block in self._blocks
+            for block, _ in self._tables.dense
         ]
         self._step = declare(self._job, specs, self._mode)
         self._periods = self._periods_from(self._step)
@@ -158,7 +162,7 @@ class GeoMode(Mode):
             table.bind(self._rows[table.name].store)
         tables = [table for table, _ in self._tables.sparse]
         first_rows = partial(send_first_rows, self._job, tables, step=self._step)
-        agree_on_dense(self._job, self._blocks, also=first_rows)
+        agree_on_dense(self._job, [*self._blocks, *self._asleep], also=first_rows)
         if moves_in_place(self._job, self._blocks, self._mode.wire_dtype):
             self._in_place = GeoInPlace(self._job, self._blocks, self._mode.geo_merge)
             self._blocks = []
@@ -177,6 +181,7 @@ class GeoMode(Mode):
         del examples  # every worker's optimizer has its own batch
         self._job.communicator.raise_failure()
         check_gradients(self._tables, step=self._step)
+        self._wake()
         with self.states.lock:
             stepped = step_rows(self._steppers, self._optimizer)
             for stepper, slots in zip(self._steppers, stepped, strict=True):
@@ -196,6 +201,21 @@ class GeoMode(Mode):
             if self.fresh.is_next:
                 self.wait_exchanged()
         self.fresh.note_step()
+
+    def _wake(self) -> None:
+        """Begin with tables of frozen parameters that were thawed, here or by another worker."""
+        told = self._trained_elsewhere
+        woken = [each for each in self._asleep if each.learns or each.name in told]
+        for block in woken:
+            self.wait_exchanged()
+            (values,) = pull_dense(self._job, [block])
+            block.wake(values, installs=block.name in told)
+            block.notes_changes = False  # they are differences like any others
+            self._dense[block.name] = DenseReplica(
+                values, worker_num=self._job.worker_num, merge=self._mode.geo_merge
+            )
+            self._asleep.remove(block)
+            self._blocks.append(block)
 
     def begins_anew(self, *, kept: bool, saved: bool, served: bool) -> bool:
         """Return whether the checkpoint lacks this worker's states."""
@@ -270,6 +290,9 @@ class GeoMode(Mode):
         for block, values in zip(self._blocks, pulled, strict=True):
             block.install(values)
             self._dense[block.name].reset(values)
+        frozen = pull_dense(self._job, self._asleep)
+        for block, values in zip(self._asleep, frozen, strict=True):
+            block.install(values)
         if self._in_place is not None:
             self._in_place.reload()
         for name, replica in self._rows.items():
@@ -530,6 +553,8 @@ class GeoMode(Mode):
         Without ``receives`` rows are left with the pservers.
         """
         received.slowest = slowest_of(answers)
+        for answer in answers:
+            self._trained_elsewhere.update(answer.fields.get("unread", ()))
         more: set[str] = set()
         for index, write in enumerate(writes):
             if write.rows is None:

@@ -130,6 +130,8 @@ class GeoStates:
         if rule is None or rule.rule != question.fields["rule"]:
             return Message(fields={"lack": "its optimizer is another"})
         own = {"own": self._own, "before": self._before.get(table, 0)}
+        if table in self._blocks and self._blocks[table].is_asleep:
+            own["own"] = 0
         with self.lock:
             if table in self._blocks:
                 where = slice(int(question.fields["start"]), int(question.fields["stop"]))
@@ -230,7 +232,8 @@ class GeoStates:
             )
             for column in rule.columns
         ]
-        counts = np.full(where.stop - where.start, self._own, np.int64)
+        own = 0 if self._blocks[table].is_asleep else self._own
+        counts = np.full(where.stop - where.start, own, np.int64)
         return {"counts": counts, "states": np.stack(pieces, axis=1)}
 
     def _rules(self) -> dict[str, OptimizerSpec]:

@@ -365,6 +365,8 @@ class ServedPasses(PassBacking):
             changes, spans = dense.block.changes(), dense.block.with_gradients()
             if changes is not None:
                 dense.set_some(changes)
+            elif spans == ():
+                continue
             dense.step(self._moment_of_dense(dense, group), spans)
             self._steps[dense.spec.name] += spans != ()
         self._num_steps += 1
@@ -391,9 +393,11 @@ class ServedPasses(PassBacking):
                 source.step_together(held, moment, share=share)
                 self._steps[table.name] += flags.pop(0)
             for (_, options), dense in zip(self._tables.dense, self._dense, strict=True):
-                if flags.pop(0):
+                if is_set := flags.pop(0):
                     self._set_together(group, dense)
                 spans = dense.block.spans_of([flags.pop(0) for _ in dense.block.parameters])
+                if spans == () and not is_set:
+                    continue
                 moment = self._moment_of_dense(dense, options)
                 combined = partial(_total, group, None if examples is None else share)
                 dense.step(moment, spans, combined)
