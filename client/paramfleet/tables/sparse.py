@@ -409,7 +409,15 @@ class SparseTable:
     @property
     def has_gradient(self) -> bool:
         """Whether a gradient is pending, which may be one without rows: it counts as a step."""
-        return self.weight.grad is not None
+        return self.gradient is not None
+
+    def zero_gradient(self) -> None:
+        """Keep a gradient without rows in place of one that is pending: it counts as a step."""
+        if self.gradient is None:
+            return
+        rows = self.gradient.new_empty((0, self.gradient.shape[1]))
+        self._hold(np.empty(0, np.int64), np.zeros_like(self._offsets), rows, rows.clone())
+        self.is_stepped = True
 
     @property
     def pending_ids(self) -> NDArray[np.int64]:
@@ -477,7 +485,7 @@ class SparseTable:
         self._lookups = [each for each in self._lookups if each[1]() is not leaf]
         if self.write is None:
             self.note_once("worker.rows_without_optimizer", _NO_OPTIMIZER)
-        is_first, rows = self.gradient is None, leaf.detach()
+        is_first, rows = self.gradient is None or not len(self._ids_U), leaf.detach()
         counts: NDArray[np.float32] | None = None
         if use is not None:
             rows, grads, counts = self._parted(rows, grads, use)

@@ -446,9 +446,17 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     @override
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients; the rows of the last batch are let go in any case."""
-        for table, _ in self.tables.sparse:
-            table.gradient = None  # first: its numbers may still be on their way
+        """Forget the gradients; the rows of the last batch are let go in any case.
+
+        Args:
+            set_to_none: Else they are zeros, as in torch: a parameter that the next batch doesn't
+                use is stepped by them, and a table of rows counts the step.
+        """
+        for table, _ in self.tables.sparse:  # first: its numbers may still be on their way
+            if set_to_none:
+                table.gradient = None
+            else:
+                table.zero_gradient()
         super().zero_grad(set_to_none=set_to_none)
 
     def remove_rows(self, table: str, ids: NDArray[np.int64]) -> int:

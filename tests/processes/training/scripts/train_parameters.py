@@ -49,7 +49,7 @@ def ours(name: str, first: float) -> torch.nn.Module:
 
 
 def torchs(_name: str, first: float) -> torch.nn.Module:
-    found = torch.nn.Embedding(NUM_IDS, 4)
+    found = torch.nn.Embedding(NUM_IDS, 4, sparse=WHAT == "zeros")
     with torch.no_grad():
         found.weight.fill_(first)
     return found
@@ -114,6 +114,9 @@ if args.mode == "gpubox":
     strategy.a_sync_configs = {"use_ps_gpu": 1}
 model, reference = fleet.distributed_model(Model(ours)), Model(torchs)
 own, theirs = optimizer_of(model), optimizer_of(reference)
+lazy = None
+if WHAT == "zeros":  # a dense optimizer moves rows by zeros
+    lazy = torch.optim.SparseAdam(theirs.param_groups.pop(0)["params"], lr=0.05)
 optimizer = fleet.distributed_optimizer(own, strategy)
 fleet.init_worker()
 rank, size = fleet.worker_index(), fleet.worker_num()
@@ -125,8 +128,8 @@ mine = range(2) if size == 1 else [rank]
 
 
 def loss_of(model: Model, half: int, step: int) -> torch.Tensor:
-    side = {"alternate": step % 2 == 1, "unused": half == 0}.get(WHAT, True)
-    more = step % 3 != 1 if WHAT == "alternate" else True
+    side = {"unused": half == 0}.get(WHAT, WHAT not in {"alternate", "zeros"} or step % 2)
+    more = step % 3 != 1 if WHAT in {"alternate", "zeros"} else True
     where = slice(half * SIZE, (half + 1) * SIZE)
     found: torch.Tensor = model(ids[where], side=side, more=more) - targets[step][where]
     return found.square().mean()
@@ -139,11 +142,15 @@ def backward(loss: torch.Tensor) -> None:
 def step_both(step: int) -> None:
     keeps = WHAT != "zeros"
     theirs.zero_grad(set_to_none=keeps)
+    if lazy is not None:
+        lazy.zero_grad(set_to_none=keeps)
     for half in range(2):
         if WHAT == "thawed_alone":
             reference.late.requires_grad_(half == 0 and step > 3)
         backward(loss_of(reference, half, step) / 2)
     theirs.step()
+    if lazy is not None:
+        lazy.step()
     if step < args.done:  # the checkpoint has it
         change(reference, theirs, step)
         if WHAT == "thawed":

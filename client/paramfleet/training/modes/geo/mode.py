@@ -203,7 +203,7 @@ class GeoMode(Mode):
         self.fresh.note_step()
 
     def _wake(self) -> None:
-        """Begin with tables of frozen parameters that were thawed, here or by another worker."""
+        """Begin with tables of frozen parameters that a worker has thawed."""
         told = self._trained_elsewhere
         woken = [each for each in self._asleep if each.learns or each.name in told]
         for block in woken:
