@@ -4,6 +4,7 @@ Legend: P = all values of the group's parameters, in the order of the group, n =
 piece of them.
 """
 
+import ctypes
 from collections.abc import Container, Iterator, Sequence
 from typing import NamedTuple
 
@@ -178,7 +179,12 @@ class DenseBlock:
         for parameter in self.parameters:
             start, position = position, position + parameter.numel()
             now = parameter.detach()
-            was = self._installed[start:position].view(now.shape).to(now.dtype)
+            if now.dtype == torch.float64:  # servers have floats
+                now = now.to(torch.float32)
+            flat = self._installed[start:position]
+            if _are_same_bits(now, flat):
+                continue
+            was = flat.view(now.shape).to(now.dtype)
             if torch.equal(now, was):
                 continue
             changed = (now != was).reshape(-1).nonzero().view(-1)
@@ -264,6 +270,23 @@ class DenseBlock:
             parts = [to_host(part, dtype=torch.float32) for part in parts]
         flat: NDArray[np.float32] = to_host(torch.cat(parts), dtype=torch.float32).numpy()
         return flat
+
+
+_compare = ctypes.CDLL(None).memcmp
+_compare.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+
+
+def _are_same_bits(now: torch.Tensor, flat: torch.Tensor) -> bool:
+    """Return whether float32 values in the host's memory are those of a contiguous vector.
+
+    False where that isn't known without a copy. Every step asks this, of all parameters: torch
+    shares the comparison among threads, which takes longer where others use the cores.
+    """
+    if now.dtype != torch.float32 or now.device.type != "cpu" or not now.is_contiguous():
+        return False
+    return flat.device.type == "cpu" and not _compare(
+        now.data_ptr(), flat.data_ptr(), 4 * now.numel()
+    )
 
 
 def _part_of(tensor: torch.Tensor, where: slice) -> NDArray[np.float32]:
