@@ -284,9 +284,10 @@ def _are_same_bits(now: torch.Tensor, flat: torch.Tensor) -> bool:
     """
     if now.dtype != torch.float32 or now.device.type != "cpu" or not now.is_contiguous():
         return False
-    return flat.device.type == "cpu" and not _compare(
-        now.data_ptr(), flat.data_ptr(), 4 * now.numel()
-    )
+    if flat.device.type != "cpu":
+        return False
+    differ: int = _compare(now.data_ptr(), flat.data_ptr(), 4 * now.numel())
+    return not differ
 
 
 def _part_of(tensor: torch.Tensor, where: slice) -> NDArray[np.float32]:

@@ -205,6 +205,7 @@ class History:
             if name == "flat":
                 num = SIZE // 2
                 about |= {"start": 1, "stop": 1 + num}
+                about["missed"] = [[2, 5, 1 + deed.seed]] if deed.seed % 2 else []
             else:
                 tensors |= {f"{index}.ids": routed.ids, f"{index}.offsets": routed.offsets}
             shapes = {"values": values_shape(table, num), "states": states_shape(table, num)}
