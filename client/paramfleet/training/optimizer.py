@@ -449,8 +449,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """Forget the gradients; the rows of the last batch are let go in any case.
 
         Args:
-            set_to_none: Else they are zeros, as in torch: a parameter that the next batch doesn't
-                use is stepped by them, and a table of rows counts the step.
+            set_to_none: Else they are zeros, as in torch: a parameter that the next batch
+                doesn't use is stepped by them, and a table of rows counts the step.
         """
         for table, _ in self.tables.sparse:  # first: its numbers may still be on their way
             if set_to_none:

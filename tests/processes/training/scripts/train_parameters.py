@@ -139,8 +139,7 @@ def backward(loss: torch.Tensor) -> None:
     loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
 
-def step_both(step: int) -> None:
-    keeps = WHAT != "zeros"
+def step_reference(step: int, *, keeps: bool) -> None:
     theirs.zero_grad(set_to_none=keeps)
     if lazy is not None:
         lazy.zero_grad(set_to_none=keeps)
@@ -151,6 +150,11 @@ def step_both(step: int) -> None:
     theirs.step()
     if lazy is not None:
         lazy.step()
+
+
+def step_both(step: int) -> None:
+    keeps = WHAT != "zeros"
+    step_reference(step, keeps=keeps)
     if step < args.done:  # the checkpoint has it
         change(reference, theirs, step)
         if WHAT == "thawed":
