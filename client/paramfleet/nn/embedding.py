@@ -215,6 +215,9 @@ class SparseModule(WeightedModule):
                 option="embedding_dim", value=repr(embedding_dim), rule=rule
             )
         self.num_embeddings = _whole("num_embeddings", num_embeddings)
+        if not 0 <= self.num_embeddings < 1 << 63:
+            value, rule = repr(num_embeddings), "must be from 0, for any id, to below 2**63"
+            raise EmbeddingOptionError(option="num_embeddings", value=value, rule=rule)
         self.max_norm, self.norm_type, self.scale_grad_by_freq, self.sparse = (
             None,
             2.0,
@@ -234,7 +237,7 @@ class SparseModule(WeightedModule):
             make_source=RowStore.of,
         )
         self.table.has_default_values = table.initializer is None
-        self.table.num_embeddings = max(0, self.num_embeddings)
+        self.table.num_embeddings = self.num_embeddings
         self.table.padding_idx = padding_idx
         self._parameters["weight"] = self.table.weight
         if padding_idx is not None and padding_idx < 0 < self.num_embeddings:

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from paramfleet.tables.embedding_errors import UntraceableError
 from paramfleet.tables.sparse import SparseTable, table_of
-from paramfleet.tables.weight.rows import WeightError, is_whole, whole_rows, write_whole
+from paramfleet.tables.weight.rows import WeightError, is_whole, write_whole
 from paramfleet_shared.values.texts import shown
 
 __all__ = ["WeightedModule"]
@@ -129,8 +129,7 @@ class WeightedModule(torch.nn.Module):
         if keep_vars:
             destination[f"{prefix}weight"] = weight
         elif is_whole(self.table):
-            with torch.no_grad():
-                destination[f"{prefix}weight"] = whole_rows(self.table, "state_dict()")
+            destination[f"{prefix}weight"] = weight.detach()
         else:
             destination[f"{prefix}weight"] = weight.memory.new_empty((0, self.embedding_dim))
             reason = (
@@ -158,6 +157,12 @@ class WeightedModule(torch.nn.Module):
                 missing_keys.append(key)
             return
         rows = state_dict[key]
+        if not isinstance(rows, torch.Tensor):
+            error_msgs.append(f"{key} must be a tensor, and is {shown(rows)}")
+            return
+        if rows.is_meta or rows.layout != torch.strided or not rows.dim():
+            error_msgs.append(f"{key} is a tensor without rows: {rows.layout}, {rows.device}")
+            return
         count = self.num_embeddings or len(rows)
         if not len(rows) and not is_whole(self.table):  # as it was saved
             return

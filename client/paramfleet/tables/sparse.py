@@ -21,8 +21,10 @@ from numpy.typing import NDArray
 from paramfleet.config.accessor import CtrAccessor
 from paramfleet.config.eviction import NO_EVICTION
 from paramfleet.tables.devices import to_device, to_host
+from paramfleet.tables.weight.calls import plainly
 from paramfleet.tables.weight.parameter import TableWeight
 from paramfleet.tables.weight.rows import LocalRows, WeightError
+from paramfleet.tables.weight.views import RowGradient
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.tables.partition import Partitioned, partition
 from paramfleet_shared.tables.rows.batch import RowBatch
@@ -172,6 +174,8 @@ class SparseTable:
     """Whether ids outside 0 to N - 1 were looked up."""
     write: Callable[["SparseTable", NDArray[np.int64], NDArray[np.float32]], None] | None = None
     """Writes rows of a table that an optimizer trains; None before."""
+    preview: Any = None
+    """Rows of this process as they begin, where some were read before there are any."""
     gradient: torch.Tensor | None = None
     """Of the rows of the step in progress, [U, D]; None without any."""
     is_stepped = True
@@ -290,7 +294,7 @@ class SparseTable:
 
     def bind(self, source: RowSource) -> None:
         """Take rows from ``source`` from now on."""
-        self._source = source
+        self._source, self.preview = source, None
 
     def begin_anew(self, source: RowSource | None, *, learns: bool) -> None:
         """Be a table of its own, as a copy of another one: with a weight, and without a step.
@@ -319,19 +323,44 @@ class SparseTable:
         Raises:
             WeightError: if it has not one row for each row of the step.
         """
+        if isinstance(gradient, RowGradient):
+            gradient = plainly(torch.Tensor.as_subclass, (gradient, torch.Tensor), {})
         if gradient is not None and len(gradient) != len(self._ids_U):
-            reason = (
-                f"a gradient has one row for each row of the step, {len(self._ids_U)}, and not "
-                f"{len(gradient)}"
-            )
-            raise WeightError(table=self.name, operation="an assignment of grad", reason=reason)
+            if gradient.shape != self.weight.shape:
+                reason = (
+                    f"it has shape {list(gradient.shape)}, and must have that of the weight, "
+                    f"{list(self.weight.shape)}, or one row for each of the {len(self._ids_U)} "
+                    "rows of the step"
+                )
+                raise WeightError(table=self.name, operation="a write of grad", reason=reason)
+            self.take_whole_gradient(gradient)
+            return
         self.gradient = gradient
+
+    @property
+    def stepping_ids(self) -> NDArray[np.int64]:
+        """Ids of the rows of the step in progress, int64 [U]."""
+        return self._ids_U
 
     @property
     def stepping_rows(self) -> torch.Tensor:
         """Rows of the step in progress as they were looked up, beside their gradient."""
         assert self._rows_UD is not None, "they have a gradient"
         return self._rows_UD
+
+    def take_whole_gradient(self, gradient: torch.Tensor) -> None:
+        """Replace the gradient by one of all rows, [N, D]: rows beside the step's join it.
+
+        Rows of the step without a number of their own stay in it, as torch steps them.
+        """
+        ids = torch.from_numpy(self._ids_U).to(gradient.device)
+        is_part = (gradient != 0).any(1)
+        is_part[ids] = True
+        unique, _, offsets = self.partition(is_part.nonzero().flatten().cpu().numpy())
+        place = torch.from_numpy(unique).to(gradient.device)
+        with torch.no_grad():
+            rows = to_device(torch.from_numpy(self.read(unique)), self.device, dtype=self.dtype)
+        self._hold(unique, offsets, rows, gradient[place])
 
     def lookups_of_the_step(self) -> list[tuple[NDArray[np.int64], torch.Tensor]]:
         """Return ids int64 [U] and rows [U, D] of each lookup that waits for its gradient."""
@@ -358,7 +387,7 @@ class SparseTable:
         """
         if self.in_use:
             raise TableInUseError(table=self.name)
-        self.name = name
+        self.name, self.preview = name, None
 
     def partition(self, ids: NDArray[np.int64]) -> Partitioned:
         """Return a batch's ids as ``source`` takes them."""

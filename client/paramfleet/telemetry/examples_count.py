@@ -1,5 +1,6 @@
 """Count the examples whose gradients a step has: sync weighs workers by them."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,10 @@ import torch
 from paramfleet.telemetry.eager import runs_eagerly
 
 __all__ = ["ExampleCounter", "first_dimension"]
+
+
+_MOST_FORWARDS = 1 << 14
+"""Of a step."""
 
 
 @dataclass(slots=True)
@@ -41,8 +46,8 @@ class ExampleCounter:
 
     def __init__(self, on_forward: Callable[[], None] = lambda: None) -> None:
         self._on_forward = on_forward
-        self._forwards: list[_Forward] = []
-        """Since the last ``take``."""
+        self._forwards: deque[_Forward] = deque(maxlen=_MOST_FORWARDS)
+        """Since the last ``take``; a process that only evaluates takes none."""
         self._watched: set[int] = set()
 
     def watch(self, model: torch.nn.Module) -> None:
@@ -81,7 +86,8 @@ class ExampleCounter:
 
         With 1 for everybody, sync gives every worker the same weight.
         """
-        learned, self._forwards = self.learned, []
+        learned = self.learned
+        self._forwards.clear()
         return learned
 
     def __reduce__(self) -> tuple[Any, ...]:

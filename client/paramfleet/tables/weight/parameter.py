@@ -15,19 +15,26 @@ Shape legend: N = ``num_embeddings``, D = row width, U = rows of a step, n = ids
 
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
 import torch
 from torch.nn import functional, init
 from typing_extensions import override
 
+from paramfleet.tables.weight.calls import (
+    exchanged,
+    is_write,
+    itself,
+    name_of,
+    plainly,
+    tensors_in,
+)
 from paramfleet.tables.weight.rows import (
     Rows,
     WeightError,
     begin_with,
     count_of,
+    ids_of,
     independent_copy,
     note_lazy_term,
     rows_by_id,
@@ -37,23 +44,12 @@ from paramfleet.tables.weight.rows import (
     write_rows,
     write_whole,
 )
+from paramfleet.tables.weight.views import RowGradient, RowView, viewed
 
 if TYPE_CHECKING:
     from types import FrameType
 
 __all__ = ["TableWeight"]
-
-
-_itself = torch._C.DisableTorchFunctionSubclass  # noqa: SLF001 - torch has no other name for it
-"""A context in which torch's functions take a tensor for what its own memory holds."""
-
-_WriteBack = Callable[[torch.Tensor], None]
-
-
-class _Attribute(Protocol):
-    """The method of a descriptor that ``__torch_function__`` is given for an attribute."""
-
-    __self__: Any
 
 
 class TableWeight(torch.nn.Parameter):
@@ -64,6 +60,7 @@ class TableWeight(torch.nn.Parameter):
 
     table: Any
     """The ``SparseTable``."""
+    _gradient: RowGradient | None = None
     is_lent = False
     """Whether an optimizer steps the rows that are in the parameter's own memory, [U, D]."""
 
@@ -88,7 +85,12 @@ class TableWeight(torch.nn.Parameter):
     @property
     def grad(self) -> torch.Tensor | None:
         """Gradient of the rows of the step in progress, [U, D]; None without any."""
-        return self.table.gradient if self.is_trained else None
+        gradient: torch.Tensor | None = self.table.gradient if self.is_trained else None
+        if gradient is None or self.is_lent:
+            return gradient
+        if self._gradient is None or self._gradient.rows is not gradient:
+            self._gradient = RowGradient.of(gradient, self.table)  # the same as long as it is
+        return self._gradient
 
     @grad.setter
     def grad(self, gradient: torch.Tensor | None) -> None:
@@ -114,7 +116,7 @@ class TableWeight(torch.nn.Parameter):
 
     @requires_grad.setter
     def requires_grad(self, learns: bool) -> None:
-        with _itself():
+        with itself():
             _REQUIRES_GRAD.__set__(self, learns)
         if self.is_trained:
             self.table.is_trainable = learns
@@ -127,7 +129,7 @@ class TableWeight(torch.nn.Parameter):
     def set_memory(self, memory: torch.Tensor) -> None:
         """Replace the parameter's own memory; its dtype and device are those of rows."""
         if not memory.is_meta:  # a tensor can't go there and come back
-            with _itself():
+            with itself():
                 self.data = memory
         if self.is_trained:
             self.table.note_type(memory)
@@ -135,7 +137,7 @@ class TableWeight(torch.nn.Parameter):
     @property
     def memory(self) -> torch.Tensor:
         """The parameter's own memory, without its table."""
-        with _itself():
+        with itself():
             return self.data
 
     @override
@@ -151,13 +153,21 @@ class TableWeight(torch.nn.Parameter):
         return f"TableWeight of table {self.table.name!r}, {list(shape_of(self.table))}"
 
     @override
-    def __deepcopy__(self, memo: dict[int, Any]) -> "TableWeight":
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        if not self.is_trained:
+            return self._values()
         copied = cast("TableWeight", independent_copy(self.table, memo).weight)
         memo[id(self)] = copied
         return copied
 
+    def _values(self) -> torch.Tensor:
+        with torch.no_grad():
+            return whole_rows(self.table, "a copy").clone()
+
     @override
     def __reduce_ex__(self, protocol: Any) -> Any:
+        if not self.is_trained:
+            return self._values().__reduce_ex__(protocol)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         raise WeightError(
             table=self.table.name,
             operation="pickle",
@@ -177,10 +187,10 @@ class TableWeight(torch.nn.Parameter):
     ) -> Any:
         kwargs = kwargs or {}
         weight = next(_weights_in([args, kwargs]), None)
-        name = _name_of(func)
+        name = name_of(func)
         is_own = name in _OF_PARAMETER or (name in _LIKE and _is_of_an_optimizer())
         if weight is None or weight.is_lent or is_own:
-            return _raw(func, args, kwargs)
+            return plainly(func, args, kwargs)
         if name in _SHAPES and args[0] is weight:
             return _SHAPES[name](weight, *args[1:], **kwargs)
         if func in _INITIALIZERS:
@@ -189,7 +199,7 @@ class TableWeight(torch.nn.Parameter):
         act: Callable[..., Any]
         if isinstance(kwargs.get("out"), TableWeight):
             act = _write_out
-        elif _is_write(name):
+        elif is_write(name):
             act = _write if isinstance(args[0], TableWeight) else _write_each
         else:
             act = _data if name in {"data", "detach"} else _read
@@ -226,10 +236,10 @@ class RowTerm(torch.Tensor):
         func, args, kwargs = self.call
         parts = {
             id(each): each.over(rows) if isinstance(each, RowTerm) else rows
-            for each in _tensors_in([args, kwargs])
+            for each in tensors_in([args, kwargs])
             if isinstance(each, (RowTerm, TableWeight))
         }
-        return cast("torch.Tensor", func(*_exchanged(args, parts), **_exchanged(kwargs, parts)))
+        return cast("torch.Tensor", func(*exchanged(args, parts), **exchanged(kwargs, parts)))
 
     @override
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
@@ -245,8 +255,8 @@ class RowTerm(torch.Tensor):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        name = _name_of(func)
-        terms = [each for each in _tensors_in([args, kwargs]) if isinstance(each, RowTerm)]
+        name = name_of(func)
+        terms = [each for each in tensors_in([args, kwargs]) if isinstance(each, RowTerm)]
         first = terms[0]
         found = _term_of(first.weight, func, args, kwargs)
         if found is not None:
@@ -254,62 +264,7 @@ class RowTerm(torch.Tensor):
         if name in _SUMS and len(terms) == 1 and not _dimensions(name, args, kwargs):
             return _lazy_sum(first, func, name, args, kwargs)
         whole = {id(term): term.over(whole_rows(term.weight.table, name)) for term in terms}
-        return func(*_exchanged(args, whole), **_exchanged(kwargs, whole))
-
-
-class RowView(torch.Tensor):
-    """A view of a weight: rows that were read, and are written if they are changed."""
-
-    base: torch.Tensor
-    """The rows that were read, whose memory this shares."""
-    write_back: _WriteBack
-    """Writes ``base`` to the table."""
-
-    @classmethod
-    def of(cls, view: torch.Tensor, base: torch.Tensor, write_back: _WriteBack) -> "RowView":
-        """Return a view of some rows that were read."""
-        made = view.as_subclass(cls)
-        made.base, made.write_back = base, write_back
-        return made
-
-    @classmethod
-    @override
-    def __torch_function__(
-        cls,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
-        views = [each for each in _tensors_in([args, kwargs]) if isinstance(each, RowView)]
-        plain = {
-            id(each): _raw(torch.Tensor.as_subclass, (each, torch.Tensor), {}) for each in views
-        }
-        result = func(*_exchanged(args, plain), **_exchanged(kwargs, plain))
-        first = views[0]
-        if not _is_write(_name_of(func)):
-            return _viewed(result, first.base, first.write_back)
-        changed = args[0] if isinstance(args[0], (list, tuple)) else [args[0]]
-        with torch.no_grad():
-            for each in changed:
-                if isinstance(each, RowView):
-                    each.write_back(each.base.detach())
-        return args[0]
-
-
-def _viewed(result: Any, base: torch.Tensor, write_back: _WriteBack) -> Any:
-    """Return the result of an operation on rows, as a view where it shares their memory."""
-    if isinstance(result, np.ndarray):
-        result.flags.writeable = False  # nobody would see what is written to it
-        return result
-    if not isinstance(result, torch.Tensor) or result.layout != torch.strided:
-        return result
-    plain = result.as_subclass(torch.Tensor)
-    memory = base.untyped_storage().data_ptr()
-    if not plain.numel() or plain.untyped_storage().data_ptr() != memory:
-        return plain
-    return RowView.of(plain, base, write_back)
+        return func(*exchanged(args, whole), **exchanged(kwargs, whole))
 
 
 _REQUIRES_GRAD: Any = torch.Tensor.requires_grad
@@ -386,20 +341,6 @@ def _data(
     return TableWeight.of(weight.table, weight.memory, learns=False)
 
 
-def _raw(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    with _itself():
-        return func(*args, **kwargs)
-
-
-def _name_of(func: Callable[..., Any]) -> str:
-    """Return the name of a function, or of the attribute that is read or set."""
-    name: str = getattr(func, "__name__", repr(func))
-    if name in {"__get__", "__set__", "__delete__"}:
-        owner: str = cast("_Attribute", func).__self__.__name__
-        return owner
-    return name
-
-
 def _is_of_an_optimizer() -> bool:
     """Return whether torch's optimizers call: they make states of parameters by ``*_like``."""
     frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - nothing else tells who calls
@@ -409,32 +350,8 @@ def _is_of_an_optimizer() -> bool:
     return caller.startswith("torch.optim")
 
 
-def _tensors_in(given: Any) -> Iterator[torch.Tensor]:
-    if isinstance(given, torch.Tensor):
-        yield given
-    elif isinstance(given, dict):
-        for each in given.values():
-            yield from _tensors_in(each)
-    elif isinstance(given, (list, tuple)):
-        for each in given:
-            yield from _tensors_in(each)
-
-
 def _weights_in(given: Any) -> Iterator[TableWeight]:
-    return (each for each in _tensors_in(given) if isinstance(each, TableWeight))
-
-
-def _exchanged(given: Any, tensors: dict[int, torch.Tensor]) -> Any:
-    """Return nested arguments with other tensors in the place of some, by their ``id``."""
-    if isinstance(given, torch.Tensor):
-        return tensors.get(id(given), given)
-    if isinstance(given, dict):
-        return {key: _exchanged(each, tensors) for key, each in given.items()}
-    if isinstance(given, (list, tuple)):
-        parts = [_exchanged(each, tensors) for each in given]
-        is_named = isinstance(given, tuple) and hasattr(given, "_fields")
-        return type(given)(*parts) if is_named else type(given)(parts)
-    return given
+    return (each for each in tensors_in(given) if isinstance(each, TableWeight))
 
 
 def _dimensions(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -451,8 +368,8 @@ def _term_of(
     kwargs: dict[str, Any],
 ) -> RowTerm | None:
     """Return the result as a term, if each row of it depends on the same row of the weight."""
-    name, dim = _name_of(func), shape_of(weight.table)[1]
-    for each in _tensors_in([args, kwargs]):
+    name, dim = name_of(func), shape_of(weight.table)[1]
+    for each in tensors_in([args, kwargs]):
         own = each.weight if isinstance(each, RowTerm) else each
         if own is not weight and (
             isinstance(each, (RowTerm, TableWeight))
@@ -486,7 +403,7 @@ def _lazy_sum(
     values = term.over(rows_of_the_step(table, name))
     note_lazy_term(table)
     if name == "sum":
-        return cast("torch.Tensor", func(*_exchanged(args, {id(term): values}), **kwargs))
+        return cast("torch.Tensor", func(*exchanged(args, {id(term): values}), **kwargs))
     each = values[0].numel() if len(values) else 1
     return values.sum() / (count_of(table, "a mean") * each)
 
@@ -503,24 +420,20 @@ def _read(
         looked_up = _looked_up(func, name, args, kwargs)
     if looked_up is not None:
         return looked_up
-    if table.gradient is not None and any(
-        each is table.gradient for each in _tensors_in([args, kwargs])
-    ):
-        # such as p.grad.add_(p, alpha=decay): the rows beside the gradient
-        note_lazy_term(table)
-        rows = {key: each.table.stepping_rows for key, each in weights.items()}
-        return func(*_exchanged(args, rows), **_exchanged(kwargs, rows))
     if learns and len(weights) == 1 and first.is_trained:
         term = _term_of(first, func, args, kwargs)
         if term is not None:
             return term
         if name in _SUMS and not _dimensions(name, args, kwargs):
             itself = RowTerm.of(first, None)
-            return _lazy_sum(itself, func, name, _exchanged(args, {id(first): itself}), kwargs)
+            return _lazy_sum(itself, func, name, exchanged(args, {id(first): itself}), kwargs)
     with torch.set_grad_enabled(learns):
         whole = {key: whole_rows(each.table, name) for key, each in weights.items()}
-    result = func(*_exchanged(args, whole), **_exchanged(kwargs, whole))
-    return _viewed(result, whole[id(first)], partial(write_whole, table))
+    result = func(*exchanged(args, whole), **exchanged(kwargs, whole))
+    rows = whole[id(first)]
+    if isinstance(result, Iterator):
+        return iter(viewed(rows.unbind(0), rows, table, ids_of(table)))
+    return viewed(result, rows, table, ids_of(table))
 
 
 def _looked_up(
@@ -532,9 +445,9 @@ def _looked_up(
         ids = _ids_of(args[0], index)
         if ids is None:
             return None
-        rows = rows_by_id(table, ids)
+        rows = rows_by_id(table, ids, from_end=True)
         is_copy = isinstance(index, (list, torch.Tensor))
-        return rows if is_copy else RowView.of(rows, rows, partial(write_rows, table, ids))
+        return rows if is_copy else RowView.of(rows, rows, table, ids)
     if name == "index_select" and len(args) == 3 and args[1] == 0:
         return rows_by_id(cast("TableWeight", args[0]).table, args[2])
     if func is functional.embedding and isinstance(args[1], TableWeight):
@@ -556,18 +469,12 @@ def _ids_of(weight: TableWeight, index: Any) -> torch.Tensor | None:
     if isinstance(index, int):
         return torch.tensor(index)
     if isinstance(index, slice):
-        return torch.arange(count_of(weight.table, "a slice"))[index]
+        ids = range(count_of(weight.table, "a slice"))[index]
+        return torch.arange(ids.start, ids.stop, ids.step) if len(ids) else torch.arange(0)
     if isinstance(index, list) and index and all(type(each) is int for each in index):
         return torch.tensor(index)
     is_ids = isinstance(index, torch.Tensor) and index.dtype in {torch.int64, torch.int32}
     return index if is_ids else None
-
-
-def _is_write(name: str) -> bool:
-    """Return whether a function changes its first argument."""
-    if name in {"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__"}:
-        return True
-    return name.endswith("_") and not name.endswith("__")
 
 
 def _write(
@@ -607,14 +514,14 @@ def _write(
         before = whole_rows(table, name)
         rows = before.clone()
         others = {id(each): whole_rows(each.table, name) for each in _weights_in(args)}
-        func(rows, *_exchanged(args[1:], others), **_exchanged(kwargs, others))
+        func(rows, *exchanged(args[1:], others), **exchanged(kwargs, others))
         ids = (rows != before).any(1).nonzero().flatten()  # others may have changed the rest
         write_rows(table, ids, rows[ids])
     return weight
 
 
 def _has_matrix(args: Any, kwargs: Any) -> bool:
-    return any(each.dim() > 1 for each in _tensors_in([args, kwargs]))
+    return any(each.dim() > 1 for each in tensors_in([args, kwargs]))
 
 
 def _write_each(
@@ -629,7 +536,7 @@ def _write_each(
     weights = {id(each): each for each in _weights_in([args, kwargs])}
     with torch.no_grad():
         whole = {key: whole_rows(each.table, name).clone() for key, each in weights.items()}
-        returned = func(*_exchanged(args, whole), **_exchanged(kwargs, whole))
+        returned = func(*exchanged(args, whole), **exchanged(kwargs, whole))
         for each in _weights_in(args[0]):
             write_whole(each.table, whole[id(each)])
     return returned

@@ -29,6 +29,7 @@ __all__ = [
     "WeightError",
     "begin_with",
     "count_of",
+    "ids_of",
     "independent_copy",
     "is_whole",
     "note_lazy_term",
@@ -82,6 +83,7 @@ class Rows(Protocol):
     has_other_ids: bool
     is_trainable: bool
     first_rows: list[tuple[NDArray[np.int64], NDArray[np.float32]]]
+    preview: Any
     is_stepped: bool
     write: Callable[[Any, NDArray[np.int64], NDArray[np.float32]], None] | None
     gradient: torch.Tensor | None
@@ -95,6 +97,11 @@ class Rows(Protocol):
     @property
     def local(self) -> LocalRows | None:
         """The rows, where they are in this process's memory; None elsewhere."""
+        ...
+
+    @property
+    def stepping_ids(self) -> NDArray[np.int64]:
+        """Ids of the rows of the step in progress, int64 [U]."""
         ...
 
     @property
@@ -134,6 +141,10 @@ class Rows(Protocol):
         """Log a difference from torch, once a table."""
         ...
 
+    def take_whole_gradient(self, gradient: torch.Tensor) -> None:
+        """Replace the gradient by one of all rows, [N, D]."""
+        ...
+
     def set_gradient(self, gradient: torch.Tensor | None) -> None:
         """Replace the gradient of the step in progress."""
         ...
@@ -145,6 +156,11 @@ T = TypeVar("T", bound=Rows)
 def shape_of(table: Rows) -> torch.Size:
     """Return the shape of a table's weight: [N, D], or [0, D] without a number of rows."""
     return torch.Size((table.num_embeddings, table.dim - _hidden(table)))
+
+
+def ids_of(table: Rows) -> torch.Tensor:
+    """Return the ids of a weight's rows, int64 [N]."""
+    return torch.arange(table.num_embeddings)
 
 
 def count_of(table: Rows, operation: str) -> int:
@@ -181,17 +197,19 @@ def whole_rows(table: Rows, operation: str) -> torch.Tensor:
     return rows_by_id(table, torch.arange(table.num_embeddings))
 
 
-def rows_by_id(table: Rows, ids: torch.Tensor) -> torch.Tensor:
+def rows_by_id(table: Rows, ids: torch.Tensor, *, from_end: bool = False) -> torch.Tensor:
     """Return the rows of ids int64 or int32 [...] as [..., D], as a lookup does.
 
-    Negative ids count from the end where the weight has a number of rows, as in torch.
+    Args:
+        table: Whose rows.
+        ids: Which.
+        from_end: Whether negative ids count from the end, as an index does.
 
     Raises:
+        IndexError: as torch's weight, if it has no such row.
         WeightError: if an id is negative and there is no number of rows.
     """
-    flat: NDArray[np.int64] = to_host(ids.reshape(-1), dtype=torch.int64).numpy()
-    if flat.size and flat.min() < 0:
-        flat = np.where(flat < 0, flat + count_of(table, "a negative index"), flat)
+    flat = _flat(table, ids, from_end=from_end)
     shape = (*ids.shape, table.dim - _hidden(table))
     if not table.in_use:
         return _typed(table, _first_values(table, flat)).view(shape)
@@ -204,6 +222,26 @@ def rows_by_id(table: Rows, ids: torch.Tensor) -> torch.Tensor:
         rows = torch.cat([rows, rows.new_zeros((1, rows.shape[1]))])
     index = to_device(torch.from_numpy(place), rows.device)
     return rows.index_select(0, index).view(shape)
+
+
+def _flat(table: Rows, ids: torch.Tensor, *, from_end: bool) -> NDArray[np.int64]:
+    """Return ids as int64 [n], those that count from the end as they are from the start.
+
+    Raises:
+        IndexError: if the weight has no such row.
+        WeightError: if an id is negative and there is no number of rows.
+    """
+    flat: NDArray[np.int64] = to_host(ids.reshape(-1), dtype=torch.int64).numpy()
+    if not flat.size:
+        return flat
+    count = table.num_embeddings
+    if flat.min() < 0:
+        count = count_of(table, "a negative index")
+    wrong = (flat < (-count if from_end else 0)) | (flat >= count)
+    if count and not table.has_other_ids and wrong.any():
+        message = f"index {flat[wrong][0]} is out of bounds for dimension 0 with size {count}"
+        raise IndexError(message)
+    return np.where(flat < 0, flat + count, flat) if from_end else flat
 
 
 def rows_of_the_step(table: Rows, operation: str) -> torch.Tensor:
@@ -246,6 +284,7 @@ def begin_with(table: Rows, kind: Any, **numbers: float) -> None:
     table.initializer = InitializerSpec(kind=kind, **numbers)
     table.has_default_values = False
     table.first_rows.clear()
+    table.preview = None
     if table.padding_idx is not None and numbers.get("value") != 0.0:
         _note_padding(table)
 
@@ -265,13 +304,11 @@ def write_rows(table: Rows, ids: torch.Tensor, values: torch.Tensor) -> None:
     reason = None
     if table.accessor is not None:
         reason = "rows with an accessor have counts, which no weight has; load a checkpoint"
-    elif not bool(torch.isfinite(values).all()):
-        reason = "the values must be finite"
+    elif not bool(torch.isfinite(values.to(torch.float32)).all()):
+        reason = "the values must be finite numbers of float32"
     if reason is not None:
         raise WeightError(table=table.name, operation="a write", reason=reason)
-    flat: NDArray[np.int64] = to_host(ids.reshape(-1), dtype=torch.int64).numpy()
-    if flat.size and flat.min() < 0:
-        flat = np.where(flat < 0, flat + count_of(table, "a negative index"), flat)
+    flat = _flat(table, ids, from_end=True)
     rows = to_host(values.reshape(-1, shape_of(table)[1]), dtype=torch.float32).numpy()
     is_padding = flat == table.padding_idx
     if is_padding.any():
@@ -286,6 +323,8 @@ def write_rows(table: Rows, ids: torch.Tensor, values: torch.Tensor) -> None:
         table.local.write(unique, rows)
     else:
         table.first_rows.append((unique, rows))
+        if table.preview is not None:
+            table.preview.write(unique, rows)
 
 
 def independent_copy(table: T, memo: dict[int, Any]) -> T:
@@ -303,6 +342,7 @@ def independent_copy(table: T, memo: dict[int, Any]) -> T:
         return found
     copied = copy.copy(table)
     memo[id(table)] = copied
+    copied.preview = None
     if table.in_use:
         copied.first_rows = [_all_rows(table)]
         copied.begin_anew(copied.make_local(), learns=False)
@@ -358,12 +398,14 @@ def _reason_against(table: Rows) -> str | None:
 
 def _first_values(table: Rows, ids: NDArray[np.int64]) -> NDArray[np.float32]:
     """Return what rows of ids int64 [n] begin with, and let them begin with that."""
-    values: NDArray[np.float32] = table.make_local().read(ids)
-    if table.accessor is None:  # its name, which first values depend on, may change
-        is_new = ~np.isin(ids, np.concatenate([[], *(each for each, _ in table.first_rows)]))
-        pinned, place = np.unique(ids[is_new], return_index=True)
-        if len(pinned):
-            table.first_rows.append((pinned, values[is_new][place]))
+    if table.preview is None:
+        table.preview = table.make_local()
+    values: NDArray[np.float32] = table.preview.read(ids)
+    new, place = np.unique(ids[table.preview.held(ids) < 0], return_index=True)
+    if table.accessor is None and len(new):  # its name, which they depend on, may change
+        pinned = values[table.preview.held(ids) < 0][place]
+        table.preview.write(new, pinned)
+        table.first_rows.append((new, pinned))
     values[ids == table.padding_idx] = 0.0
     return values[:, _hidden(table) :]
 

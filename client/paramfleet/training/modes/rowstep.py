@@ -357,14 +357,24 @@ def _first_states(
         What each per-row state starts as, float32 [D], by the optimizer's name for
         it: what a step with a zero gradient leaves beside a zero row. And how the
         optimizer writes down a number of steps; None if it doesn't count them.
+
+    Raises:
+        OptimizerNotServedError: if it keeps states that rows share.
     """
     known = inspect.signature(type(optimizer)).parameters
     options = {key: value for key, value in group.items() if key in known and key != "params"}
-    row = torch.nn.Parameter(torch.zeros(1, dim))
+    row = torch.nn.Parameter(torch.zeros(2, dim))
     probe = type(optimizer)([row], **options)
-    row.grad = torch.zeros(1, dim)
+    row.grad = torch.zeros(2, dim)
     probe.step()
     state = probe.state[row]
+    for value in state.values():
+        if isinstance(value, torch.Tensor) and value.dim() and value.shape != row.shape:
+            raise OptimizerNotServedError(
+                optimizer=type(optimizer).__name__,
+                option="",
+                remedy="it has states that rows share; train tables by another optimizer",
+            )
     first = {
         name: value[0].numpy().astype(np.float32)
         for name, value in state.items()

@@ -155,7 +155,7 @@ class MergedNorms:
     def _parts(self, gradients: Collection[torch.Tensor]) -> Iterator[_Part]:
         given = {id(each) for each in gradients}
         for table in self._tables:
-            grads = table.gradient
+            grads = table.weight.grad
             held = table.pending_gradients()
             if grads is not None and id(grads) in given and held is not None:
                 yield _Part(table.name, held.values, (held.ids, held.offsets))

@@ -94,6 +94,12 @@ WRITES: dict[str, Callable[[Any], Any]] = {
     "data.mul_": lambda w: w.data.mul_(0.5),
     "by index": _by_index,
     "by a view": _by_view,
+    "row by row": torch.no_grad()(lambda w: [row.add_(1) for row in w.data]),
+    "unbind": torch.no_grad()(lambda w: [row.div_(row.norm()) for row in w.data.unbind(0)]),
+    "chunk": torch.no_grad()(lambda w: w.data.chunk(2)[0].zero_()),
+    "views that overlap": torch.no_grad()(
+        lambda w: [view.mul_(2) for view in (w.data[:3], w.data[2:])]
+    ),
     "vector_to_parameters": _vector,
     "init.constant_": lambda w: init.constant_(w, 0.25),
     "init.eye_": init.eye_,
@@ -208,7 +214,7 @@ def test_rows_of_former_steps_are_no_part_of_a_regularizer() -> None:
         assert len(pair.fleet.e.table.pending_ids) == len(ids)
 
     step(torch.tensor([0, 1]))
-    before = pair.fleet.state_dict()["e.weight"]
+    before = pair.fleet.state_dict()["e.weight"].clone()
     for _ in range(3):
         step(torch.tensor([2, 3]))
     after = pair.fleet.state_dict()["e.weight"]
@@ -312,7 +318,7 @@ def test_a_copy_of_a_trained_model_is_frozen_and_its_own() -> None:
     pair.step(lambda model: model(IDS))
 
     copied = copy.deepcopy(pair.fleet)
-    expected = pair.fleet.state_dict()["e.weight"]
+    expected = pair.fleet.state_dict()["e.weight"].clone()
     pair.step(lambda model: model(IDS))
 
     assert torch.equal(copied.e.weight.detach(), expected)
@@ -397,7 +403,8 @@ def test_a_weight_that_is_no_whole_is_read_by_id_alone(rows: int) -> None:
 
     with pytest.raises(WeightError, match=r"weight\[ids\]"):
         made.weight.detach().norm()
-    assert made.weight[torch.tensor([1 << 40])].shape == (1, D)
+    id_ = rows - 1 if rows else 1 << 40
+    assert made.weight[torch.tensor([id_])].shape == (1, D)
     assert made.weight.shape == (rows, D)
 
 
@@ -441,6 +448,110 @@ def test_a_compiled_model_trains_as_the_model_does() -> None:
         pair.step(lambda model: compiled(IDS) if model is pair.fleet else model(IDS))
 
     pair.assert_equal()
+
+
+GRADIENTS: dict[str, Callable[[Any], Any]] = {
+    "rows that are masked": lambda g: g.__setitem__([1, 3], 0.0),
+    "a mask of all rows": lambda g: g.mul_(torch.arange(N).unsqueeze(1) % 2),
+    "noise": lambda g: g.add_(torch.linspace(-1, 1, N * D).view(N, D)),
+    "clamped": lambda g: g.clamp_(-0.01, 0.01),
+    "scaled": lambda g: g.mul_(0.5),
+    "raised": lambda g: g.clamp_(min=0.01),
+    "clipped": lambda g: torch.nn.utils.clip_grads_with_norm_([], 1.0, g.norm()),
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_a_gradient_is_changed_as_that_of_torchs_weight(name: str) -> None:
+    pair = Pair()
+
+    for _ in range(2):
+        for model in pair.models:
+            model.zero_grad()
+            model(IDS).backward()
+            GRADIENTS[name](model.e.weight.grad)
+        pair.reference.step()
+        pair.optimizer.step()
+        pair.optimizer.zero_grad()
+
+    pair.assert_equal()
+
+
+def test_a_gradient_is_read_as_that_of_torchs_weight() -> None:
+    pair = Pair()
+    for model in pair.models:
+        model(IDS).backward()
+    expected, found = (model.e.weight.grad for model in pair.models)
+
+    for read in (
+        lambda g: g[4],
+        lambda g: g[torch.tensor([5, 0])],
+        lambda g: g.mean(),
+        lambda g: g.norm(dim=1),
+        lambda g: g.abs().max(),
+        lambda g: torch.tensor(g.shape),
+    ):
+        torch.testing.assert_close(read(found), read(expected))
+
+
+def test_the_values_of_a_state_dict_are_the_rows_as_torchs_are_the_parameters() -> None:
+    pair = Pair()
+    states = [model.state_dict() for model in pair.models]
+    copies = [copy.deepcopy(state) for state in states]
+    pair.step(lambda model: model(IDS))
+
+    with torch.no_grad():
+        for state in states:
+            state["e.weight"].mul_(0.5)
+            state["e.weight"][2] = 1.0
+    pair.assert_equal()
+    for model, state in zip(pair.models, states, strict=True):
+        model.load_state_dict(state)
+    pair.assert_equal()
+    for model, state in zip(pair.models, copies, strict=True):
+        model.load_state_dict(state)
+    pair.assert_equal()
+    assert type(copies[1]["e.weight"]) is torch.Tensor
+
+
+def test_a_saved_state_dict_holds_plain_tensors() -> None:
+    pair, file = Pair(), io.BytesIO()
+    torch.save(pair.fleet.state_dict(), file)
+
+    file.seek(0)
+    loaded = torch.load(file, weights_only=True)  # noqa: TID251 - what a user does
+
+    assert type(loaded["e.weight"]) is torch.Tensor
+    pair.torch.load_state_dict(loaded)
+
+
+def test_a_view_of_rows_undoes_no_training() -> None:
+    pair = Pair()
+    heads = [model.e.weight.data[:4] for model in pair.models]
+    pair.step(lambda model: model(IDS))
+
+    for head in heads:
+        head[0].zero_()
+
+    pair.assert_equal()
+    torch.testing.assert_close(heads[1] * 1, heads[0] * 1)
+
+
+@pytest.mark.parametrize("index", [N, -N - 1, [0, N]])
+def test_a_row_that_the_weight_has_not_is_an_index_error(index: Any) -> None:
+    made = fleet.nn.Embedding(N, D)
+
+    with pytest.raises(IndexError, match="out of bounds"):
+        made.weight.data[index]
+    with pytest.raises(IndexError, match="out of bounds"), torch.no_grad():
+        made.weight[index] = 0.0
+
+
+def test_values_beyond_float32_are_refused() -> None:
+    made = fleet.nn.Embedding(N, D)
+
+    with pytest.raises(WeightError, match="float32"):
+        made.weight.data.copy_(torch.full((N, D), 1e39, dtype=torch.float64))
 
 
 def test_the_mode_of_a_module_decides_nothing_but_new_rows() -> None:
@@ -493,7 +604,7 @@ def test_rows_have_the_dtype_of_the_module(dtype: torch.dtype) -> None:
 def test_another_optimizer_goes_on_with_the_rows_of_the_one_before() -> None:
     pair = Pair()
     pair.step(lambda model: model(IDS))
-    before = pair.fleet.state_dict()["e.weight"]
+    before = pair.fleet.state_dict()["e.weight"].clone()
 
     session = Session()
     session.init(RoleMaker(distributed=False))
