@@ -261,7 +261,7 @@ class RowTerm(torch.Tensor):
         found = _term_of(first.weight, func, args, kwargs)
         if found is not None:
             return found
-        if name in _SUMS and len(terms) == 1 and not _dimensions(name, args, kwargs):
+        if name in _SUMS and len(terms) == 1 and _is_full(name, args, kwargs):
             return _lazy_sum(first, func, name, args, kwargs)
         whole = {id(term): term.over(whole_rows(term.weight.table, name)) for term in terms}
         return func(*exchanged(args, whole), **exchanged(kwargs, whole))
@@ -297,7 +297,7 @@ _REFUSED = {
     "retain_grad": _HOOK,
     "resize_": "a table grows by its ids",
     "resize_as_": "a table grows by its ids",
-    "backward": "compute a loss from the embedding's output",
+    "backward": "autograd doesn't reach the weight; leave inputs= out of backward()",
     "share_memory_": "the rows are in a table, which every worker of a job shares",
     "grad": "autograd doesn't reach the weight; differentiate by the embedding's output",
 }
@@ -359,6 +359,11 @@ def _dimensions(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     place = 1 if name in _SUMS else 2
     given = args[place] if len(args) > place else kwargs.get("dim")
     return None if isinstance(given, torch.dtype) else given
+
+
+def _is_full(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether a reduction goes over all dimensions."""
+    return _dimensions(name, args, kwargs) in (None, (), [])
 
 
 def _term_of(
@@ -424,7 +429,7 @@ def _read(
         term = _term_of(first, func, args, kwargs)
         if term is not None:
             return term
-        if name in _SUMS and not _dimensions(name, args, kwargs):
+        if name in _SUMS and _is_full(name, args, kwargs):
             itself = RowTerm.of(first, None)
             return _lazy_sum(itself, func, name, exchanged(args, {id(first): itself}), kwargs)
     with torch.set_grad_enabled(learns):

@@ -190,6 +190,8 @@ class RowGradient(torch.Tensor):
         if is_alike or weights or not is_whole(table):
             result = func(*exchanged(args, rows | weights), **exchanged(kwargs, rows))
             return args[0] if is_write(name) and result is not None else result
+        if name in {"coalesce", "to_sparse"}:
+            return _coalesced(own[0])
         whole = {id(each): _whole(each) for each in own}
         result = func(*exchanged(args, whole), **exchanged(kwargs, whole))
         if not is_write(name):
@@ -198,6 +200,15 @@ class RowGradient(torch.Tensor):
             if any(each is changed for changed in tensors_in(args[0])):
                 each.table.take_whole_gradient(whole[id(each)])
         return args[0] if result is not None else None
+
+
+def _coalesced(gradient: RowGradient) -> torch.Tensor:
+    """Return the gradient as torch has it with ``sparse=True``, [N, D]."""
+    table, rows = gradient.table, _plain(gradient)
+    ids = torch.from_numpy(table.stepping_ids).to(rows.device).unsqueeze(0)
+    return torch.sparse_coo_tensor(
+        ids, rows, shape_of(table), check_invariants=False
+    ).coalesce()
 
 
 def _whole(gradient: RowGradient) -> torch.Tensor:

@@ -127,7 +127,8 @@ class Clipping:
             self._warn("clip_grad_norm_", _OWN_PASSES)
             return plain(gradients, norm_type, error_if_nonfinite, foreach)
         total = self._total_norm(gradients, float(norm_type), examples=self._examples)
-        norm = torch.tensor(total, dtype=gradients[0].dtype, device=gradients[0].device)
+        like = gradients[0] if gradients else torch.empty(0)
+        norm = torch.tensor(total, dtype=like.dtype, device=like.device)
         return plain([norm], float("inf"), error_if_nonfinite)
 
     def _clip_value(
@@ -151,6 +152,8 @@ class Clipping:
             ClipMixedError: if some are, and some not.
         """
         known = {id(each.grad) for each in self._parameters() if each.grad is not None}
+        if not gradients and not known:  # a batch without any; other workers have some
+            return self._total_norm is not None
         trained = sum(id(each) in known for each in gradients)
         if 0 < trained < len(gradients):
             raise ClipMixedError(others=len(gradients) - trained, trained=trained)

@@ -153,6 +153,8 @@ LOSSES: dict[str, Callable[[Model], torch.Tensor]] = {
     "functional.embedding": lambda m: functional.embedding(IDS, m.e.weight).square().sum(),
     "norm of all": lambda m: m(IDS) + m.e.weight.norm(),
     "normalized rows": lambda m: functional.normalize(m.e.weight, dim=1)[IDS].sum(),
+    "mean row": lambda m: m(IDS) + (m.e(IDS) * m.e.weight.mean(0)).sum(),
+    "centered": lambda m: m(IDS) + (m.e.weight - m.e.weight.mean(0)).pow(2).mean(1)[IDS].sum(),
     "indexed squares": lambda m: m.e.weight.square()[IDS].sum(),
 }
 
@@ -490,6 +492,7 @@ def test_a_gradient_is_read_as_that_of_torchs_weight() -> None:
         lambda g: g.norm(dim=1),
         lambda g: g.abs().max(),
         lambda g: torch.tensor(g.shape),
+        lambda g: g.to_sparse(1).to_dense(),
     ):
         torch.testing.assert_close(read(found), read(expected))
 
