@@ -166,6 +166,21 @@ def _initializer(given: Any) -> InitializerSpec:
     raise EmbeddingOptionError(option="initializer", value=shown(given), rule=rule)
 
 
+def _check_tensor(table: SparseTable, ids: Any) -> None:
+    """Check that ids are a tensor.
+
+    Raises:
+        UntraceableError: if they stand for one, as in a trace of the model's Python code.
+        IdError: if they are anything else.
+    """
+    if isinstance(ids, torch.Tensor):
+        return
+    if type(ids).__module__.startswith("torch.fx"):
+        raise UntraceableError(table=table.name, where="torch.fx.symbolic_trace")
+    rule = "ids must be a tensor of int64 or int32"
+    raise IdError(table=table.name, found=shown(ids), rule=rule)
+
+
 def _counting_of(
     ids: torch.Tensor, show: torch.Tensor | None, click: torch.Tensor | None
 ) -> _Counting:
@@ -554,7 +569,10 @@ class Embedding(SparseModule, torch.nn.Embedding):  # type: ignore[misc]  # max_
 
         Raises:
             IdError: if the dtype is not int64 or int32, or an id is negative.
+            UntraceableError: where ids have no values.
         """
+        if type(input) is not torch.Tensor:
+            _check_tensor(self.table, input)
         rows, index, _ = self._rows(input, _counting_of(input, show, click))
         if different:
             return rows, index.view(input.shape)
@@ -689,7 +707,10 @@ class EmbeddingBag(SparseModule, torch.nn.EmbeddingBag):  # type: ignore[misc]  
 
         Raises:
             IdError: if the dtype is not int64 or int32, or an id is negative.
+            UntraceableError: where ids have no values.
         """
+        if type(input) is not torch.Tensor:
+            _check_tensor(self.table, input)
         counting = _counting_of(input, show, click)
         if offsets is not None:
             num = len(offsets) - int(self.include_last_offset)

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from paramfleet.config.accessor import CtrAccessor
 from paramfleet.config.eviction import NO_EVICTION
 from paramfleet.tables.devices import to_device, to_host
-from paramfleet.tables.weight.calls import plainly
 from paramfleet.tables.weight.parameter import TableWeight
 from paramfleet.tables.weight.rows import LocalRows, WeightError
 from paramfleet.tables.weight.views import RowGradient
@@ -324,7 +323,7 @@ class SparseTable:
             WeightError: if it has not one row for each row of the step.
         """
         if isinstance(gradient, RowGradient):
-            gradient = plainly(torch.Tensor.as_subclass, (gradient, torch.Tensor), {})
+            gradient = gradient.rows
         if gradient is not None and len(gradient) != len(self._ids_U):
             if gradient.shape != self.weight.shape:
                 reason = (
@@ -348,10 +347,13 @@ class SparseTable:
         assert self._rows_UD is not None, "they have a gradient"
         return self._rows_UD
 
-    def take_whole_gradient(self, gradient: torch.Tensor) -> None:
+    def take_whole_gradient(self, gradient: torch.Tensor) -> torch.Tensor:
         """Replace the gradient by one of all rows, [N, D]: rows beside the step's join it.
 
-        Rows of the step without a number of their own stay in it, as torch steps them.
+        Rows of the step whose gradient is 0 stay in it.
+
+        Returns:
+            The gradient of the step's rows, [U, D].
         """
         ids = torch.from_numpy(self._ids_U).to(gradient.device)
         is_part = (gradient != 0).any(1)
@@ -360,7 +362,9 @@ class SparseTable:
         place = torch.from_numpy(unique).to(gradient.device)
         with torch.no_grad():
             rows = to_device(torch.from_numpy(self.read(unique)), self.device, dtype=self.dtype)
-        self._hold(unique, offsets, rows, gradient[place])
+        taken = gradient[place]
+        self._hold(unique, offsets, rows, taken)
+        return taken
 
     def lookups_of_the_step(self) -> list[tuple[NDArray[np.int64], torch.Tensor]]:
         """Return ids int64 [U] and rows [U, D] of each lookup that waits for its gradient."""

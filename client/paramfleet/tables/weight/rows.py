@@ -141,8 +141,8 @@ class Rows(Protocol):
         """Log a difference from torch, once a table."""
         ...
 
-    def take_whole_gradient(self, gradient: torch.Tensor) -> None:
-        """Replace the gradient by one of all rows, [N, D]."""
+    def take_whole_gradient(self, gradient: torch.Tensor) -> torch.Tensor:
+        """Replace the gradient by one of all rows, [N, D]; return its rows."""
         ...
 
     def set_gradient(self, gradient: torch.Tensor | None) -> None:

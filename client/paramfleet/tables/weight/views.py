@@ -153,7 +153,7 @@ class RowGradient(torch.Tensor):
 
     table: Rows
     rows: torch.Tensor
-    """Of the step's rows, [U, D]; this shares its memory."""
+    """Of the step's rows, [U, D]."""
 
     @classmethod
     def of(cls, gradient: torch.Tensor, table: Rows) -> "RowGradient":
@@ -179,7 +179,7 @@ class RowGradient(torch.Tensor):
         kwargs, name = kwargs or {}, name_of(func)
         own = [each for each in tensors_in([args, kwargs]) if isinstance(each, RowGradient)]
         others = [e for e in tensors_in([args, kwargs]) if not isinstance(e, RowGradient)]
-        rows = {id(each): _plain(each) for each in own}
+        rows = {id(each): each.rows for each in own}
         table = own[0].table
         is_alike = name in _ALIKE or (name in _BY_SCALAR and not others)
         is_alike |= name in _REDUCTIONS and len(args) <= 2 and kwargs.get("dim") is None
@@ -198,13 +198,13 @@ class RowGradient(torch.Tensor):
             return result
         for each in own:
             if any(each is changed for changed in tensors_in(args[0])):
-                each.table.take_whole_gradient(whole[id(each)])
+                each.rows = each.table.take_whole_gradient(whole[id(each)])
         return args[0] if result is not None else None
 
 
 def _coalesced(gradient: RowGradient) -> torch.Tensor:
     """Return the gradient as torch has it with ``sparse=True``, [N, D]."""
-    table, rows = gradient.table, _plain(gradient)
+    table, rows = gradient.table, gradient.rows
     ids = torch.from_numpy(table.stepping_ids).to(rows.device).unsqueeze(0)
     return torch.sparse_coo_tensor(
         ids, rows, shape_of(table), check_invariants=False
@@ -213,7 +213,7 @@ def _coalesced(gradient: RowGradient) -> torch.Tensor:
 
 def _whole(gradient: RowGradient) -> torch.Tensor:
     """Return the gradient of all rows, [N, D]."""
-    table, rows = gradient.table, _plain(gradient)
+    table, rows = gradient.table, gradient.rows
     found = rows.new_zeros(shape_of(table))
     ids = torch.from_numpy(table.stepping_ids).to(rows.device)
     return found.index_copy_(0, ids, rows)

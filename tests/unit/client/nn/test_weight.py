@@ -429,6 +429,7 @@ TRACED: dict[str, Callable[[Any], Any]] = {
     "vmap": lambda e: torch.vmap(e)(IDS),
     "jit.trace": lambda e: torch.jit.trace(e, (IDS,)),  # type: ignore[no-untyped-call]  # torch leaves it untyped
     "jit.script": torch.jit.script,
+    "fx": torch.fx.symbolic_trace,
     "meta": lambda e: e(torch.zeros(2, dtype=torch.int64, device="meta")),
 }
 
@@ -475,6 +476,24 @@ def test_a_gradient_is_changed_as_that_of_torchs_weight(name: str) -> None:
         pair.reference.step()
         pair.optimizer.step()
         pair.optimizer.zero_grad()
+
+    pair.assert_equal()
+
+
+def test_a_gradient_is_assigned_as_that_of_torchs_weight() -> None:
+    pair = Pair()
+    mask = torch.arange(N).unsqueeze(1) % 2
+
+    for model in pair.models:
+        model(IDS).backward()
+        weight = model.e.weight
+        weight.grad += torch.linspace(-1, 1, N * D).view(N, D)
+        kept = weight.grad
+        weight.grad *= mask
+        kept[1] = 0.5
+        weight.grad = weight.grad * 2
+    pair.reference.step()
+    pair.optimizer.step()
 
     pair.assert_equal()
 
