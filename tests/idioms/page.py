@@ -43,9 +43,26 @@ Several workers add what the mode's guarantee allows ([modes](modes.md),
 [accuracy](accuracy.md)): in async the gradient of each worker is a step of its own; in GEO the
 changes of several workers to one row are merged.
 
-The rows of an embedding are stepped as by `torch.optim.SparseAdam`: a row without a gradient in
-a step keeps its value and its states. torch's dense optimizers move such rows on, by momentum
-and by weight decay. SGD and Adagrad have no such difference.
+## Why numbers differ
+
+- **Rows without a gradient stay.** The rows of an embedding are stepped as by
+  `torch.optim.SparseAdam`: a row without a gradient in a step keeps its value and its states.
+  torch's dense optimizers move such rows by momentum and weight decay. SGD and Adagrad without
+  them have no such difference ([optimizers](optimizers.md)).
+- **A regularizer covers the rows of the step.** A term over `emb.weight` in the loss covers
+  the rows that the step looks up, each once. In sync and gpubox the term of a worker covers
+  the rows of its own part of the batch, and the loss of the step is the mean of the workers'
+  losses ([embeddings](embeddings.md#regularizers)).
+- **A worker has its part of the batch.** In sync and gpubox `p.grad` is the gradient of the
+  worker's own part until the step merges the gradients; collective mode merges in `backward()`.
+  [Clipping](modes.md#clipping) in sync uses the merged gradient. BatchNorm normalizes by the
+  worker's own part, unless `strategy.sync_batch_norm` is set.
+- **Each worker has its own random numbers.** Workers with the same seed draw the same masks of
+  dropout, each for its own part of the batch; one process draws a mask for the whole batch.
+- **Rows of a pass are on the device.** In gpubox rows can be written between two passes, and a
+  pass has the rows of its batches only ([gpubox](gpubox.md)).
+- **Ids have no end.** An id outside `num_embeddings` gets a row, and `padding_idx` is an id;
+  both are warned of.
 """
 
 MEANINGS = {

@@ -10,6 +10,10 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.utils.checkpoint import checkpoint
 
 CLIPPING = "Clipping"
+OWN_NORM = Differs(
+    how="each worker clips its own gradient", warning="worker.clips_own_gradient"
+)
+OWN_PART = Differs(how="the gradient of this worker's part of the batch")
 GROUP = "Gradients and hooks"
 
 
@@ -79,7 +83,11 @@ def clip_value_dense(run: Run) -> Any:
     return _clipped(run, lambda net: clip_grad_value_(net.mlp.parameters(), 0.01))
 
 
-@idiom("the norm of the gradients by hand: `p.grad.norm()`", group=CLIPPING)
+@idiom(
+    "the norm of the gradients by hand: `p.grad.norm()`",
+    group=CLIPPING,
+    cells={"sync gpubox": OWN_PART},
+)
 def norm_by_hand(run: Run) -> Any:
     return _clipped(
         run,

@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from tests.idioms.record import Refused, idiom
+from tests.idioms.record import Differs, Refused, idiom
 from tests.idioms.run import DENSE, FIELDS, IDS, Batch, Net, Run, loss_of, sgd, train
 from torch import nn
 
@@ -44,7 +44,15 @@ def grad_scaler(run: Run) -> Any:
     return run.end(net, losses)
 
 
-@idiom("`GradScaler.unscale_` and clipping before the step", group=GROUP)
+@idiom(
+    "`GradScaler.unscale_` and clipping before the step",
+    group=GROUP,
+    cells={
+        "gpubox": Differs(
+            how="each worker clips its own gradient", warning="worker.clips_own_gradient"
+        )
+    },
+)
 def grad_scaler_clipped(run: Run) -> Any:
     net = Net(run)
     model, optimizer = sgd(run, net)
