@@ -6,11 +6,12 @@ import pickle  # noqa: TID251 - what people write
 from typing import Any
 
 import torch
-from tests.idioms.record import idiom
+from tests.idioms.record import Differs, idiom
 from tests.idioms.run import Net, Run, loss_of, sgd, train
 from torch.optim import swa_utils
 
 GROUP = "Copies and averages"
+BEFORE = {"gpubox": Differs(how="in a pass, rows of other batches read as before the pass")}
 ASKED = (torch.arange(6).reshape(2, 3), torch.ones(2, 4))
 
 
@@ -96,7 +97,11 @@ def saved_model(run: Run) -> Any:
     return run.end(net, losses, scores=_scores(again))
 
 
-@idiom("`swa_utils.AveragedModel(model)`: SWA", group=GROUP)
+@idiom(
+    "`swa_utils.AveragedModel(model)`: SWA",
+    group=GROUP,
+    cells=BEFORE,
+)
 def averaged_model(run: Run) -> Any:
     net = Net(run)
     model, optimizer = sgd(run, net)
@@ -107,7 +112,11 @@ def averaged_model(run: Run) -> Any:
     return run.end(net, losses, scores=_scores(average))
 
 
-@idiom("`AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))`: EMA", group=GROUP)
+@idiom(
+    "`AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))`: EMA",
+    group=GROUP,
+    cells=BEFORE,
+)
 def averaged_ema(run: Run) -> Any:
     net = Net(run)
     model, optimizer = sgd(run, net)
@@ -118,7 +127,11 @@ def averaged_ema(run: Run) -> Any:
     return run.end(net, losses, scores=_scores(average))
 
 
-@idiom("EMA by hand: `shadow[name].mul_(0.9).add_(p.data, alpha=0.1)` of all", group=GROUP)
+@idiom(
+    "EMA by hand: `shadow[name].mul_(0.9).add_(p.data, alpha=0.1)` of all",
+    group=GROUP,
+    cells=BEFORE,
+)
 def ema_by_hand(run: Run) -> Any:
     net = Net(run)
     model, optimizer = sgd(run, net)

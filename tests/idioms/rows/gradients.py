@@ -122,7 +122,11 @@ def parameter_hook(run: Run) -> Any:
     return run.end(net, train(model, optimizer, run.batches()))
 
 
-@idiom("`emb.weight.register_hook(lambda grad: grad * 0.5)`", group=GROUP)
+@idiom(
+    "`emb.weight.register_hook(lambda grad: grad * 0.5)`",
+    group=GROUP,
+    cells={"alone jobs": Refused(code="contract.weight")},
+)
 def weight_hook(run: Run) -> Any:
     net = Net(run)
     net.emb.weight.register_hook(lambda grad: grad * 0.5)
@@ -214,7 +218,11 @@ def checkpointed_dense(run: Run) -> Any:
     return run.end(net, train(model, optimizer, run.batches()))
 
 
-@idiom("`checkpoint(emb, ids, use_reentrant=False)`: the lookup is computed again", group=GROUP)
+@idiom(
+    "`checkpoint(emb, ids, use_reentrant=False)`: the lookup is computed again",
+    group=GROUP,
+    cells={"gpubox": Refused(code="contract.lookup_in_backward")},
+)
 def checkpointed_rows(run: Run) -> Any:
     class Checked(Net):
         def forward(self, ids: torch.Tensor, dense: torch.Tensor) -> torch.Tensor:
@@ -227,7 +235,11 @@ def checkpointed_rows(run: Run) -> Any:
     return run.end(net, train(model, optimizer, run.batches()))
 
 
-@idiom("`checkpoint(model, ids, dense, use_reentrant=True)`", group=GROUP)
+@idiom(
+    "`checkpoint(model, ids, dense, use_reentrant=True)`",
+    group=GROUP,
+    cells={"gpubox": Refused(code="contract.lookup_in_backward")},
+)
 def checkpointed_reentrant(run: Run) -> Any:
     class Checked(Net):
         def forward(self, ids: torch.Tensor, dense: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,7 @@ from torch.nn.utils import parametrizations, parametrize, prune
 
 GROUP = "Normalization, dropout and seeds"
 CHANGED = "Pruning and parametrizations"
+NO_TABLE = {"alone jobs": Refused(code="contract.weight")}
 
 
 class Normed(Net):
@@ -156,7 +157,11 @@ def pruned_amid(run: Run) -> Any:
     return run.end(net, losses)
 
 
-@idiom("`prune.l1_unstructured(emb, 'weight')`", group=CHANGED)
+@idiom(
+    "`prune.l1_unstructured(emb, 'weight')`",
+    group=CHANGED,
+    cells=NO_TABLE,
+)
 def pruned_rows(run: Run) -> Any:
     net = Net(run)
     prune.l1_unstructured(net.emb, "weight", amount=0.5)
@@ -178,7 +183,11 @@ def parametrized(run: Run) -> Any:
     return run.end(net, train(model, optimizer, run.batches()))
 
 
-@idiom("`parametrize.register_parametrization(emb, 'weight', ...)`", group=CHANGED)
+@idiom(
+    "`parametrize.register_parametrization(emb, 'weight', ...)`",
+    group=CHANGED,
+    cells=NO_TABLE,
+)
 def parametrized_rows(run: Run) -> Any:
     net = Net(run)
     parametrize.register_parametrization(net.emb, "weight", _Symmetric())
@@ -203,7 +212,11 @@ def spectral_norm(run: Run) -> Any:
     return run.end(net, train(model, optimizer, run.batches()))
 
 
-@idiom("`weight_norm(emb)`", group=CHANGED)
+@idiom(
+    "`weight_norm(emb)`",
+    group=CHANGED,
+    cells=NO_TABLE,
+)
 def weight_norm_rows(run: Run) -> Any:
     net = Net(run)
     parametrizations.weight_norm(net.emb)

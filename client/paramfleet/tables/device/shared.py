@@ -29,7 +29,14 @@ from paramfleet_shared.values.sorting import each_once
 if TYPE_CHECKING:
     from paramfleet.tables.sparse import RowSource
 
-__all__ = ["BatchIdsByOwner", "OtherBatchError", "RowExchange", "SharedRound", "SharedSource"]
+__all__ = [
+    "BatchIdsByOwner",
+    "LookupInBackwardError",
+    "OtherBatchError",
+    "RowExchange",
+    "SharedRound",
+    "SharedSource",
+]
 
 
 class OtherBatchError(ContractError):
@@ -42,6 +49,17 @@ class OtherBatchError(ContractError):
         "table {table!r}: the step of batch {batch} has gradients of another batch: workers "
         "that train a pass together can't add up gradients of several batches; take a step, or "
         "call zero_grad(), in each"
+    )
+
+
+class LookupInBackwardError(ContractError):
+    """Rows of a pass of several workers are looked up by a backward pass."""
+
+    code = "contract.lookup_in_backward"
+    table: str
+    sentence = (
+        "table {table!r}: backward() looks up rows again, which a pass of several workers "
+        "doesn't support: keep the embedding out of torch.utils.checkpoint.checkpoint()"
     )
 
 
@@ -135,6 +153,14 @@ class SharedSource(DeviceSource):
 
     @override
     def trained_values(self, ids: NDArray[np.int64]) -> torch.Tensor:
+        """Return the values of rows of the batch, float32 [U, D], on the device.
+
+        Raises:
+            IdOutsidePassError: if one isn't of the batch.
+            LookupInBackwardError: if a backward pass asks.
+        """
+        if torch._C._current_graph_task_id() >= 0:  # noqa: SLF001 - torch has no public name
+            raise LookupInBackwardError(table=self.rows.spec.name)
         return self._values.index_select(0, self.places(ids))
 
     @override
