@@ -6,11 +6,12 @@ import pickle  # noqa: TID251 - what people write
 from typing import Any
 
 import torch
-from tests.idioms.record import Differs, idiom
+from tests.idioms.record import Differs, Refused, idiom
 from tests.idioms.run import Net, Run, loss_of, sgd, train
 from torch.optim import swa_utils
 
 GROUP = "Copies and averages"
+NO_PICKLE = {"alone jobs": Refused(code="contract.weight")}
 BEFORE = {"gpubox": Differs(how="in a pass, rows of other batches read as before the pass")}
 ASKED = (torch.arange(6).reshape(2, 3), torch.ones(2, 4))
 
@@ -76,7 +77,11 @@ def trained_copy(run: Run) -> Any:
     return run.end(net, train(model, optimizer, run.batches()))
 
 
-@idiom("`pickle.dumps(model)`", group=GROUP)
+@idiom(
+    "`pickle.dumps(model)`",
+    group=GROUP,
+    cells=NO_PICKLE,
+)
 def pickled(run: Run) -> Any:
     net = Net(run)
     model, optimizer = sgd(run, net)
@@ -85,7 +90,11 @@ def pickled(run: Run) -> Any:
     return run.end(net, losses, scores=_scores(again))
 
 
-@idiom("`torch.save(model)`", group=GROUP)
+@idiom(
+    "`torch.save(model)`",
+    group=GROUP,
+    cells=NO_PICKLE,
+)
 def saved_model(run: Run) -> Any:
     net = Net(run)
     model, optimizer = sgd(run, net)
