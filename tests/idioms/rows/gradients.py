@@ -10,9 +10,6 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.utils.checkpoint import checkpoint
 
 CLIPPING = "Clipping"
-OWN_NORM = Differs(
-    how="each worker clips its own gradient", warning="worker.clips_own_gradient"
-)
 OWN_PART = Differs(how="the gradient of this worker's part of the batch")
 GROUP = "Gradients and hooks"
 
@@ -297,7 +294,10 @@ def penalty_of_rows(run: Run) -> Any:
 @idiom(
     "`autograd.grad(loss, parameters)`, written to `p.grad`",
     group=GROUP,
-    cells={"collective": Refused(code="contract.local_gradients")},
+    cells={
+        "alone jobs": Refused(code="contract.weight"),
+        "collective": Refused(code="contract.local_gradients"),
+    },
 )
 def grad_by_hand(run: Run) -> Any:
     net = Net(run)

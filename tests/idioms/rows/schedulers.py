@@ -4,11 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from tests.idioms.record import idiom
+from tests.idioms.record import Differs, idiom
 from tests.idioms.run import Net, Run, loss_of, train
 from torch.optim import lr_scheduler as schedulers
 
 GROUP = "Schedulers"
+STAY = Differs(how="rows without a gradient stay", warning="worker.idle_rows_stay")
 
 SCHEDULERS: dict[str, Callable[[Any], Any]] = {
     "StepLR": lambda optimizer: schedulers.StepLR(optimizer, 2, 0.5),
@@ -76,7 +77,11 @@ def _grouped(net: Net, make: Callable[[Any], Any], **options: Any) -> Any:
     return [torch.optim.SGD(net.emb.parameters(), lr=0.5), make(net.mlp.parameters())]
 
 
-@idiom("`OneCycleLR` with momentum, which it changes", group=GROUP)
+@idiom(
+    "`OneCycleLR` with momentum, which it changes",
+    group=GROUP,
+    cells={"alone jobs": STAY},
+)
 def one_cycle_momentum(run: Run) -> Any:
     net = Net(run)
     model = run.model(net)
@@ -86,7 +91,11 @@ def one_cycle_momentum(run: Run) -> Any:
     )
 
 
-@idiom("`OneCycleLR` with Adam, whose betas it changes", group=GROUP)
+@idiom(
+    "`OneCycleLR` with Adam, whose betas it changes",
+    group=GROUP,
+    cells={"alone jobs": STAY},
+)
 def one_cycle_adam(run: Run) -> Any:
     net = Net(run)
     model = run.model(net)
@@ -96,7 +105,11 @@ def one_cycle_adam(run: Run) -> Any:
     )
 
 
-@idiom("`CyclicLR` with momentum, which it changes", group=GROUP)
+@idiom(
+    "`CyclicLR` with momentum, which it changes",
+    group=GROUP,
+    cells={"alone jobs": STAY},
+)
 def cyclic_momentum(run: Run) -> Any:
     net = Net(run)
     model = run.model(net)
