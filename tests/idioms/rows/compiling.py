@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from tests.idioms.record import idiom
+from tests.idioms.record import Refused, idiom
 from tests.idioms.run import Net, Run, loss_of, sgd, train
 from torch import nn
 
@@ -51,7 +51,11 @@ def compiled_full(run: Run) -> Any:
     return run.end(net, train(model, optimizer, run.batches()))
 
 
-@idiom("`torch.export.export(model, ...)`", group=GROUP)
+@idiom(
+    "`torch.export.export(model, ...)`",
+    group=GROUP,
+    cells={"alone jobs": Refused(code="contract.weight")},
+)
 def exported(run: Run) -> Any:
     net = Net(run)
     model, optimizer = sgd(run, net)
@@ -62,7 +66,11 @@ def exported(run: Run) -> Any:
     return run.end(net, losses, scores=scores)
 
 
-@idiom("`torch.jit.trace(model, ...)`", group=GROUP)
+@idiom(
+    "`torch.jit.trace(model, ...)`",
+    group=GROUP,
+    cells={"alone jobs": Refused(code="contract.untraceable")},
+)
 def traced(run: Run) -> Any:
     net = Net(run)
     model, optimizer = sgd(run, net)
@@ -84,7 +92,11 @@ def symbolic_trace(run: Run) -> Any:
     return run.end(net, losses, scores=scores)
 
 
-@idiom("`torch.func.functional_call(model, parameters, ...)`", group=GROUP)
+@idiom(
+    "`torch.func.functional_call(model, parameters, ...)`",
+    group=GROUP,
+    cells={"alone jobs": Refused(code="contract.weight")},
+)
 def functional_call(run: Run) -> Any:
     net = Net(run)
     model, optimizer = sgd(run, net)

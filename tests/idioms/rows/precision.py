@@ -295,7 +295,11 @@ def without_model(run: Run) -> Any:
     return run.end(net, train(net, optimizer, (run.part(each) for each in run.whole())))
 
 
-@idiom("torch's own optimizer, without `fleet.distributed_optimizer`", group=BUILT)
+@idiom(
+    "torch's own optimizer, without `fleet.distributed_optimizer`",
+    group=BUILT,
+    cells={"alone jobs": Refused(code="contract.weight")},
+)
 def without_optimizer(run: Run) -> Any:
     net = Net(run)
     model = run.model(net)
