@@ -65,7 +65,7 @@ census: DATA = census
 census: demo
 
 test:
-	@sh scripts/install.sh test docs
+	@sh scripts/install.sh test docs libraries
 	@sh scripts/test_tools.sh
 	@$(BIN)/python scripts/run_tests.py
 

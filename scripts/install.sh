@@ -3,8 +3,8 @@
 #
 #   sh scripts/install.sh [GROUP...]
 #
-# GROUP is a dependency group of pyproject.toml (test, lint, benchmark). What was installed
-# from the same pyproject.toml into the same folder is not installed again.
+# GROUP is a dependency group of pyproject.toml (test, lint, libraries, benchmark). What was
+# installed from the same pyproject.toml into the same folder is not installed again.
 #
 # Variables: VENV   the environment's folder
 #            TORCH  what pip gets for torch, options included
@@ -114,6 +114,10 @@ install_peers() {
     fi
 }
 
+# Its requirements name a Ray of 2023 and exact versions of other packages, and most of them
+# are for parts that no test uses; those that it imports are in the group.
+install_recbole() { again pip install -q --no-deps recbole==1.2.1; }
+
 is_supported "$PY" && pip --version >/dev/null 2>&1 || make_environment
 if ! is_installed project; then
     install_project
@@ -130,6 +134,7 @@ for group in "$@"; do
         say "install: the dependency group '$group'"
         again pip install -q --group "$group"
         [ "$group" != benchmark ] || install_peers
+        [ "$group" != libraries ] || install_recbole
         remember "group-$group"
     fi
 done
