@@ -20,6 +20,8 @@ FACTS = {
     "float": 0.5,
     "str": "words",
     "list[int]": [0, 2],
+    "list[str]": ["in step 3"],
+    "list[str] | None": ["in step 3"],
     "Any": "sync",
 }
 
