@@ -11,7 +11,6 @@ from tests.idioms.rows import load
 load()
 
 
-@pytest.mark.xfail(strict=False, reason="some mechanisms are being built")
 @pytest.mark.processes
 @pytest.mark.slow
 @pytest.mark.parametrize("name", IDIOMS)

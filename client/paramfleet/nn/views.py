@@ -40,6 +40,8 @@ class View(NamedTuple):
         """
         if not isinstance(ids, torch.Tensor) or ids.layout != torch.strided or not ids.numel():
             return None
+        if torch._C._functorch.is_functorch_wrapped_tensor(ids):  # noqa: SLF001 - it has no memory
+            return None
         holding = [
             (path, tensor)
             for path, tensor in tensors.items()

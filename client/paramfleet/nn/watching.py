@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from paramfleet.nn.embedding import SparseModule
 from paramfleet.nn.views import View, tensors_of
+from paramfleet.telemetry.eager import runs_eagerly
 from paramfleet_shared.errors import ContractError
 
 __all__ = ["BatchLookups", "IdsOfBatch", "PrefetchError", "evaluating"]
@@ -105,6 +106,7 @@ class BatchLookups:
         tensors = dict(tensors_of(batch))
         views: dict[View, None] = {}
 
+        @runs_eagerly
         def note(module: Any, args: Any, kwargs: Any) -> None:
             ids = args[0] if args else kwargs.get("input")
             found = View.of(module, ids, tensors) or View.of(module, ids, copies or {})

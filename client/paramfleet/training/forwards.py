@@ -91,6 +91,7 @@ class _Watched:
         """Return what will be filled with the views that the forward looks up."""
         tensors, views = dict(tensors_of(given)), list[View]()
 
+        @runs_eagerly
         def note(module: Any, args: Any, kwargs: Any) -> None:
             ids = args[0] if args else kwargs.get("input")
             found = View.of(module, ids, tensors)

@@ -93,7 +93,9 @@ def uneven_last_batch(run: Run) -> Any:
 
 
 @idiom(
-    "gradients of several batches accumulated: `backward()` twice, then `step()`", group=GROUP
+    "gradients of several batches accumulated: `backward()` twice, then `step()`",
+    group=GROUP,
+    cells={"gpubox": Refused(code="contract.other_batch")},
 )
 def accumulated(run: Run) -> Any:
     net = Net(run)

@@ -43,18 +43,13 @@ def compiled_part(run: Run) -> Any:
     return run.end(net, train(model, optimizer, run.batches()))
 
 
-@idiom("`torch.compile(fullgraph=True)`", group=GROUP)
-def compiled_full(run: Run) -> Any:
-    net = Net(run)
-    model, optimizer = sgd(run, net)
-    model = torch.compile(model, backend="eager", fullgraph=True)
-    return run.end(net, train(model, optimizer, run.batches()))
-
-
 @idiom(
     "`torch.export.export(model, ...)`",
     group=GROUP,
-    cells={"alone jobs": Refused(code="contract.weight")},
+    cells={
+        "alone sync async geo": Refused(code="contract.weight"),
+        "gpubox": Refused(code="contract.no_pass"),
+    },
 )
 def exported(run: Run) -> Any:
     net = Net(run)
@@ -81,7 +76,11 @@ def traced(run: Run) -> Any:
     return run.end(net, losses, scores=scores)
 
 
-@idiom("`torch.fx.symbolic_trace(model)`", group=GROUP)
+@idiom(
+    "`torch.fx.symbolic_trace(model)`",
+    group=GROUP,
+    cells={"alone jobs": Refused(code="contract.untraceable")},
+)
 def symbolic_trace(run: Run) -> Any:
     net = Net(run)
     model, optimizer = sgd(run, net)
@@ -121,7 +120,11 @@ def functional_dense(run: Run) -> Any:
     return run.end(net, train(model, optimizer, run.batches()))
 
 
-@idiom("`torch.func.grad` of the loss by the parameters", group=GROUP)
+@idiom(
+    "`torch.func.grad` of the loss by the parameters",
+    group=GROUP,
+    cells={"alone jobs": Refused(code="contract.weight")},
+)
 def func_grad(run: Run) -> Any:
     net = Net(run)
     model, optimizer = sgd(run, net)
@@ -147,7 +150,11 @@ def vmapped(run: Run) -> Any:
     return run.end(net, train(model, optimizer, run.batches()))
 
 
-@idiom("`torch.vmap` over the embedding", group=GROUP)
+@idiom(
+    "`torch.vmap` over the embedding",
+    group=GROUP,
+    cells={"alone jobs": Refused(code="contract.untraceable")},
+)
 def vmapped_rows(run: Run) -> Any:
     class Mapped(Net):
         def forward(self, ids: torch.Tensor, dense: torch.Tensor) -> torch.Tensor:

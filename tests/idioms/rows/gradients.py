@@ -164,7 +164,11 @@ def forward_hook(run: Run) -> Any:
     return run.end(net, train(model, optimizer, run.batches()))
 
 
-@idiom("`register_forward_pre_hook` that changes ids", group=GROUP)
+@idiom(
+    "`register_forward_pre_hook` that changes ids",
+    group=GROUP,
+    cells={"gpubox": Refused(code="contract.id_outside_pass")},
+)
 def forward_pre_hook(run: Run) -> Any:
     net = Net(run)
     net.emb.register_forward_pre_hook(lambda module, given: ((given[0] + 1) % 24,))

@@ -126,7 +126,11 @@ def to_device(run: Run) -> Any:
     return run.end(net, train(model, optimizer, run.batches()))
 
 
-@idiom('`model.to("meta")`', group=GROUP)
+@idiom(
+    '`model.to("meta")`',
+    group=GROUP,
+    cells={"alone jobs": Refused(code="contract.untraceable")},
+)
 def to_meta(run: Run) -> Any:
     net = Net(run)
     model, optimizer = sgd(run, net)
