@@ -40,7 +40,8 @@ class Model(torch.nn.Module):
         found: torch.Tensor = self.tower(held).squeeze(1) * self.scale
         if side:
             found = found + self.side(held).squeeze(1)
-        return found + self.late(held).squeeze(1)
+        found = found + self.late(held).squeeze(1)
+        return found
 
 
 def ours(name: str, first: float) -> torch.nn.Module:
@@ -59,7 +60,7 @@ def optimizer_of(model: Model) -> torch.optim.Optimizer:
     rows = [*model.rows.parameters(), *model.more.parameters()]
     rest = [p for p in model.parameters() if all(p is not row for row in rows)]
     decay = 0.1 if args.optimizer != "adagrad" else 0.0
-    groups = [{"params": rows}, {"params": rest, "weight_decay": decay}]
+    groups: list[dict[str, Any]] = [{"params": rows}, {"params": rest, "weight_decay": decay}]
     if args.optimizer == "momentum":
         return torch.optim.SGD(groups, lr=0.05, momentum=0.9)
     if args.optimizer == "damped":
@@ -149,7 +150,7 @@ def step_reference(step: int, *, keeps: bool) -> None:
         backward(loss_of(reference, half, step) / 2)
     theirs.step()
     if lazy is not None:
-        lazy.step()
+        lazy.step()  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
 
 def step_both(step: int) -> None:

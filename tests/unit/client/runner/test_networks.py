@@ -373,7 +373,7 @@ def test_pairs_of_paddlerecs_readers_are_vectors_times_values(name: str) -> None
 
     assert once.tolist() == pytest.approx(other.tolist()), "a value of 0 is no feature"
     if name == "rank/autoint":
-        assert net.embedding.embedding_dim == 6, "PaddleRec's key"
+        assert net.get_submodule("embedding").embedding_dim == 6, "PaddleRec's key"
         assert once.tolist() != doubled.tolist()
 
 

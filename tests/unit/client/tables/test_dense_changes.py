@@ -13,7 +13,7 @@ def block_of(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> De
     parameters = [torch.nn.Parameter(torch.ones(shape, dtype=dtype)) for shape in shapes]
     block = DenseBlock("dense_0", parameters)
     block.notes_changes = True
-    block.install(np.arange(block.size, dtype=np.float32) / 3)
+    block.install(np.arange(block.size, dtype=np.float32) / np.float32(3))
     return block
 
 
