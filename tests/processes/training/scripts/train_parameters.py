@@ -40,8 +40,8 @@ class Model(torch.nn.Module):
         found: torch.Tensor = self.tower(held).squeeze(1) * self.scale
         if side:
             found = found + self.side(held).squeeze(1)
-        found = found + self.late(held).squeeze(1)
-        return found
+        late: torch.Tensor = self.late(held).squeeze(1)
+        return found + late
 
 
 def ours(name: str, first: float) -> torch.nn.Module:

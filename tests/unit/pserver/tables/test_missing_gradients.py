@@ -75,7 +75,7 @@ def test_parameters_that_some_workers_use_now_and_then_step_as_in_torch(
             act(table, parts, Stepping(0.1, table.next_update()))
         total = sum(0.5 * decode_rows(each, wire) for each in sent)
         for (start, stop), parameter, is_used in zip(
-            BOUNDS, own, used.any(axis=0).tolist(), strict=True
+            BOUNDS, own, list(np.any(used, axis=0)), strict=True
         ):
             part = torch.from_numpy(np.asarray(total, np.float32)[start:stop].copy())
             parameter.grad = part if is_used else None
