@@ -5,12 +5,17 @@ list are in order, disjoint and not empty.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 __all__ = ["MissedUpdates", "Span", "complement", "moved", "union"]
 
 Span = tuple[int, int]
+
+_MOST = 1 << 53
+"""Missed updates are fewer."""
 
 
 def union(spans: Iterable[Span]) -> tuple[Span, ...]:
@@ -43,21 +48,43 @@ def moved(spans: Iterable[Span], within: Span) -> tuple[Span, ...]:
     return tuple((start, stop) for start, stop in cut if start < stop)
 
 
+def _flat(spans: Sequence[Span]) -> NDArray[np.int64]:
+    """Return the bounds of spans, in order: int64 [2n]."""
+    return np.array(spans, np.int64).reshape(-1)
+
+
+def _are_inside(places: NDArray[np.int64], bounds: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return of each place whether a span of such bounds has it."""
+    before: NDArray[np.int64] = np.searchsorted(bounds, places, side="right")
+    return (before & 1).astype(np.bool_)
+
+
 class MissedUpdates:
     """How many of a vector's updates had no gradient for each value: 0 for nearly all.
 
     torch counts the steps of each parameter by itself: one without a gradient isn't stepped.
+    All takes time in proportion to the spans there are: a server has no other while it counts.
 
     Args:
         counts: (start, stop, count) of spans in order, with counts above 0; others have 0.
     """
 
     def __init__(self, counts: Iterable[tuple[int, int, int]] = ()) -> None:
-        self._counts = tuple(counts)
+        self._edges = np.empty(0, np.int64)
+        """Places from which on values have another count than before. [k]"""
+        self._levels = np.zeros(1, np.int64)
+        """Counts: 0 before the first of them, and that from each of them on. [k + 1]"""
+        given = np.array([*counts], np.int64).reshape(-1, 3)
+        if len(given):
+            edges, which = np.unique(given[:, :2], return_inverse=True)
+            changes, places = np.zeros(len(edges), np.int64), which.reshape(-1, 2)
+            changes[places[:, 0]] += given[:, 2]
+            changes[places[:, 1]] -= given[:, 2]
+            self._set(edges, np.cumsum(changes))
 
     def __bool__(self) -> bool:
         """Return whether any value has missed an update."""
-        return bool(self._counts)
+        return bool(len(self._edges))
 
     def __eq__(self, other: object) -> bool:
         """Return whether another one has the same counts."""
@@ -69,38 +96,26 @@ class MissedUpdates:
 
     def counts(self) -> tuple[tuple[int, int, int], ...]:
         """Return (start, stop, count) of the spans whose values have missed some."""
-        return self._counts
+        edges, levels = self._edges.tolist(), self._levels[1:].tolist()
+        return tuple(each for each in zip(edges, edges[1:], levels, strict=False) if each[2])
 
     def pieces(self, span: Span) -> Iterator[tuple[int, int, int]]:
         """Yield (start, stop, count) of all values of a span, in order."""
         at, end = span
-        for start, stop, count in self._counts:
-            if stop <= at or start >= end:
-                continue
-            if at < start:
-                yield at, start, 0
-            yield max(at, start), min(stop, end), count
-            at = min(stop, end)
-        if at < end:
-            yield at, end, 0
+        if at >= end:
+            return
+        inside = self._edges[(self._edges > at) & (self._edges < end)]
+        starts = np.concatenate(([at], inside))
+        stops = np.concatenate((inside, [end]))
+        levels = self._at(starts)
+        yield from zip(starts.tolist(), stops.tolist(), levels.tolist(), strict=True)
 
     def add(self, spans: Sequence[Span]) -> None:
         """Count one more missed update for the values of spans."""
-        if not spans:
-            return
-        have = [(start, stop) for start, stop, _ in self._counts]
-        bounds = sorted({bound for span in (*have, *spans) for bound in span})
-        counts: list[tuple[int, int, int]] = []
-        for start, stop in pairwise(bounds):
-            ((_, _, count),) = self.pieces((start, stop))
-            count += any(first <= start < last for first, last in spans)
-            if not count:
-                continue
-            if counts and counts[-1][1:] == (start, count):
-                counts[-1] = counts[-1][0], stop, count
-            else:
-                counts.append((start, stop, count))
-        self._counts = tuple(counts)
+        if spans:
+            bounds = _flat(spans)
+            edges = np.unique(np.concatenate((self._edges, bounds)))
+            self._set(edges, self._at(edges) + _are_inside(edges, bounds))
 
     def step(
         self, stepping: Sequence[Span], number: int, within: Span
@@ -115,13 +130,28 @@ class MissedUpdates:
         Returns:
             (start, stop, the number of their step) of the values that step.
         """
-        found = [
-            (start, stop, number - count)
-            for span in stepping
-            for start, stop, count in self.pieces(span)
-        ]
-        self.add(complement(stepping, within))
-        return found
+        bounds = _flat(stepping)
+        edges = np.unique(np.concatenate((self._edges, bounds, within)))
+        levels, steps = self._at(edges), _are_inside(edges, bounds)
+        misses = (edges >= within[0]) & (edges < within[1]) & ~steps
+        differs = np.ones(len(edges), np.bool_)
+        differs[1:] = (steps[1:] != steps[:-1]) | (levels[1:] != levels[:-1])
+        runs = np.append(edges[differs], edges[-1])
+        starts, stops = runs[:-1], runs[1:]
+        chosen, numbers = steps[differs], number - levels[differs]
+        found = (each[chosen].tolist() for each in (starts, stops, numbers))
+        self._set(edges, levels + misses)
+        return [*zip(*found, strict=True)]
+
+    def _at(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the counts of values."""
+        return self._levels[np.searchsorted(self._edges, places, side="right")]
+
+    def _set(self, edges: NDArray[np.int64], levels: NDArray[np.int64]) -> None:
+        """Have such counts from such places on; the last one is 0."""
+        differs = levels != np.concatenate(([0], levels[:-1]))
+        self._edges = edges[differs]
+        self._levels = np.concatenate(([0], levels[differs]))
 
     def part(self, within: Span) -> "MissedUpdates":
         """Return the counts of the values of a span, by their places from its start."""
@@ -146,7 +176,7 @@ class MissedUpdates:
             raise ValueError(message)
         for each in counts:
             is_count = type(each) is list and [type(number) for number in each] == [int] * 3
-            if not is_count or not at <= each[0] < each[1] <= size or each[2] < 1:
+            if not is_count or not at <= each[0] < each[1] <= size or not 0 < each[2] < _MOST:
                 message = f"{each!r} isn't [start, stop, count] of values in {at}..{size}"
                 raise ValueError(message)
             found.append((each[0], each[1], each[2]))
@@ -156,11 +186,9 @@ class MissedUpdates:
     @classmethod
     def joined(cls, parts: Iterable[tuple[int, "MissedUpdates"]]) -> "MissedUpdates":
         """Return the counts of a vector that parts of it have, each from a place on."""
-        counts: list[tuple[int, int, int]] = []
-        for at, part in sorted(parts, key=lambda each: each[0]):
-            for start, stop, count in part.counts():
-                if counts and counts[-1][1:] == (at + start, count):
-                    counts[-1] = counts[-1][0], at + stop, count
-                else:
-                    counts.append((at + start, at + stop, count))
-        return cls(counts)
+        ordered = sorted(parts, key=lambda each: each[0])
+        return cls(
+            (at + start, at + stop, count)
+            for at, part in ordered
+            for start, stop, count in part.counts()
+        )

@@ -22,6 +22,9 @@ from paramfleet_shared.values.spans import MissedUpdates, Span
 
 __all__ = ["Changes", "identity_of", "missed_in", "rule_of_step", "set_values_of", "spans_in"]
 
+MAX_SPANS = 1 << 16
+"""Of a table whose values have no names; of others as many as they have parameters."""
+
 _ChangeIds = Literal["plain", "delta", "pulled", "same"]
 _CHANGE_IDS: tuple[_ChangeIds, ...] = ("plain", "delta", "pulled", "same")
 
@@ -62,18 +65,22 @@ def spans_in(
     """Return spans of a dense table's range; None if the message has none of that name.
 
     Raises:
-        MalformedMessageError: if they aren't in order, disjoint and inside ``within``.
+        MalformedMessageError: if they aren't in order, disjoint and inside ``within``, or are
+            more than the table's parameters.
         RowShapeError: if the tensor has another dtype or shape.
     """
     if name not in message.tensors:
         return None
     bounds = tensor_of(message, name, table, dtype="int64", shape=(None, 2))
-    at, end = within
-    for start, stop in bounds.tolist():
-        if not at <= start < stop <= end:
-            rule = f"must be spans in order within {within[0]}..{end}"
-            raise MalformedMessageError(where=f"tensor {name!r}", rule=rule)
-        at = stop
+    most = len(table.spec.parameters) or MAX_SPANS
+    if len(bounds) > most:
+        rule = f"has {len(bounds)} spans, and may have {most}: table {table.spec.name!r}"
+        raise MalformedMessageError(where=f"tensor {name!r}", rule=rule)
+    starts, stops = bounds[:, 0], bounds[:, 1]
+    inside = not len(bounds) or (within[0] <= starts[0] and stops[-1] <= within[1])
+    if not inside or not (starts < stops).all() or not (stops[:-1] <= starts[1:]).all():
+        rule = f"must be spans in order within {within[0]}..{within[1]}"
+        raise MalformedMessageError(where=f"tensor {name!r}", rule=rule)
     return tuple((start, stop) for start, stop in bounds.tolist())
 
 

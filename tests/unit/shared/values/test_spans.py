@@ -1,5 +1,6 @@
 """Spans of a vector, and the updates that its values have missed."""
 
+import time
 from itertools import pairwise
 
 import hypothesis.strategies as st
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_shared.values.spans import MissedUpdates, Span, complement, moved, union
 
 SIZE = 24
@@ -58,6 +60,46 @@ def test_missed_updates_are_counted_for_each_value(updates: list[list[Span]], cu
     assert MissedUpdates.checked([list(each) for each in missed.counts()], SIZE) == missed
 
 
+@given(st.lists(spans, min_size=1, max_size=6), st.integers(0, SIZE), st.integers(0, SIZE))
+def test_each_value_that_steps_has_the_number_of_its_own_step(
+    updates: list[list[Span]], a: int, b: int
+) -> None:
+    within = min(a, b), max(a, b)
+    inside = mask_of([within])
+    missed, counts = MissedUpdates(), np.zeros(SIZE, np.int64)
+    for number, each in enumerate(updates, start=1):
+        stepping = moved_back(moved(union(each), within), within[0])
+        numbers = np.zeros(SIZE, np.int64)
+        found = missed.step(stepping, number, within)
+        for start, stop, step in found:
+            numbers[start:stop] += step
+        steps = mask_of(stepping)
+        np.testing.assert_array_equal(numbers, np.where(steps, number - counts, 0))
+        assert all(one[1:] != (other[0], other[2]) for one, other in pairwise(found))
+        counts += inside & ~steps
+
+    for start, stop, count in missed.pieces((0, SIZE)):
+        assert (counts[start:stop] == count).all()
+    again = MissedUpdates((at, at + 1, int(n)) for at, n in enumerate(counts) if n)
+    assert again == missed, "neighbours with the same count are one span"
+
+
+def moved_back(found: tuple[Span, ...], by: int) -> tuple[Span, ...]:
+    return tuple((start + by, stop + by) for start, stop in found)
+
+
+def test_many_spans_cost_no_more_each_than_few() -> None:
+    num = 100_000
+    missed, size = MissedUpdates(), 2 * num
+    began = time.perf_counter()
+
+    missed.step([(2 * each, 2 * each + 1) for each in range(num)], 1, (0, size))
+    missed.step([(2 * each + 1, 2 * each + 2) for each in range(num)], 2, (0, size))
+
+    assert time.perf_counter() - began < LATE_S, "a server does nothing else meanwhile"
+    assert missed.counts() == ((0, size, 1),)
+
+
 @pytest.mark.parametrize(
     "counts",
     [
@@ -68,6 +110,7 @@ def test_missed_updates_are_counted_for_each_value(updates: list[list[Span]], cu
         [[0, SIZE + 1, 1]],
         [[0, 2, 1], [1, 3, 1]],
         [[0, 2.0, 1]],
+        [[0, 2, 1 << 63]],
         ["abc"],
     ],
 )
