@@ -58,6 +58,7 @@ from paramfleet_shared.errors.passes import (
     PassUpdatesError,
 )
 from paramfleet_shared.errors.totals import (
+    NormFailedError,
     NormMismatchError,
     NormNotSharedError,
     TotalIncompleteError,
@@ -91,6 +92,7 @@ __all__ = [
     "MovedError",
     "NonFiniteGradientError",
     "NonFiniteValuesError",
+    "NormFailedError",
     "NormMismatchError",
     "NormNotSharedError",
     "NotAMemberError",

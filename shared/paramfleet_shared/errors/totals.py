@@ -3,6 +3,7 @@
 from paramfleet_shared.errors import ContractError, UnavailableError
 
 __all__ = [
+    "NormFailedError",
     "NormMismatchError",
     "NormNotSharedError",
     "TotalIncompleteError",
@@ -68,6 +69,20 @@ class TotalsTooLargeError(ContractError):
     sentence = (
         "{name!r} of worker {rank}: a step's sums have more than {limit:,} bytes, or are "
         "too many: take the steps that backward belongs to"
+    )
+
+
+class NormFailedError(ContractError):
+    """A pserver couldn't compute a norm from the parts that it had."""
+
+    code = "contract.norm_failed"
+    step: int
+    number: int
+    """Of the call in the step, from 1."""
+    reason: str
+    sentence = (
+        "clip_grad_norm_ of step {step}: the pserver couldn't compute the norm of call "
+        "{number} ({reason}): its log has the details"
     )
 
 

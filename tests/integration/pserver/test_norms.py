@@ -10,6 +10,7 @@ import pytest
 
 from paramfleet_shared.errors import JobFailedError
 from paramfleet_shared.errors.served import (
+    NormFailedError,
     NormNotSharedError,
     OperationModeError,
     StepPassedError,
@@ -182,6 +183,37 @@ async def test_a_failed_job_ends_the_wait_at_once(start_servers: Start) -> None:
         cluster.routes[0].fail(JobFailedError(role="worker", index=1, reason="it died"))
 
 
+async def test_a_norm_that_cant_be_computed_is_an_error_of_all_who_wait(
+    start_servers: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ada, bob = await crew(await start_servers(1), 2)
+
+    def has_no_memory(*_: Any) -> Any:
+        message = "no memory"
+        raise MemoryError(message)
+
+    monkeypatch.setattr("paramfleet_pserver.core.sums.norms._merged", has_no_memory)
+    found = await asyncio.gather(norm(ada, 1), norm(bob, 1), return_exceptions=True)
+
+    assert [type(each) for each in found] == [NormFailedError] * 2
+    assert "MemoryError: no memory" in str(found[0])
+    with pytest.raises(NormFailedError):
+        await norm(ada, 1)
+
+
+async def test_a_norm_below_0_is_refused_and_an_infinite_one_is_a_norm(
+    start_servers: Start,
+) -> None:
+    ada, bob = await crew(await start_servers(1), 2)
+
+    for wrong in (-1.0, -float("inf")):
+        with pytest.raises(MalformedMessageError, match="below 0"):
+            await push(ada, norms=[wrong])
+
+    await push(ada, norms=[float("inf")])
+    assert await norm(bob, 1) == (float("inf"), True), "bob drops the gradients as ada has"
+
+
 async def test_odd_requests_are_refused_and_other_modes_have_no_norms(
     start_servers: Start,
 ) -> None:
@@ -190,6 +222,8 @@ async def test_odd_requests_are_refused_and_other_modes_have_no_norms(
     wrong: list[dict[str, Any]] = [
         {"order": -1.0},
         {"weight": -1.0},
+        {"weight": 2.0**54},
+        {"weight": 1e308},
         {"number": 1000},
         {"tables": ["flat", "flat"]},
         {"tables": ["flat", "other"]},

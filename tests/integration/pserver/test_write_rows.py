@@ -15,6 +15,7 @@ from paramfleet_shared.errors.served import (
     StepTooEarlyError,
     UnknownWorkerError,
 )
+from paramfleet_shared.net.wire.limits import most_written_rows
 from paramfleet_shared.net.wire.message import MalformedMessageError
 from paramfleet_shared.tables.memory.reservation import CapacityError
 from paramfleet_shared.tables.rowstore import RowShapeError
@@ -232,3 +233,18 @@ async def test_other_workers_of_geo_receive_what_is_written_and_all_receive_firs
     assert sorted(found) == [*range(30, 50)]
     np.testing.assert_array_equal(found[31], 4.5)
     np.testing.assert_array_equal(found[49], 4.0)
+
+
+async def test_more_rows_than_one_request_may_have_are_refused(start_servers: Start) -> None:
+    cluster, worker = await trained(start_servers, 1)
+    most = most_written_rows(DIM)
+
+    with pytest.raises(
+        MalformedMessageError, match="65,537 rows of dim 3, and may have 65,536"
+    ):
+        await worker.write("rows", of(np.arange(most + 1)), step=2)
+
+    assert num_rows(cluster) == len(IDS)
+    await worker.write("rows", of(np.arange(most)), step=2)
+    assert num_rows(cluster) == most
+    assert most_written_rows(1 << 16) == 64, "16 MiB"

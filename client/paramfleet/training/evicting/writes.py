@@ -12,17 +12,12 @@ from numpy.typing import NDArray
 
 from paramfleet.tables.sparse import SparseTable
 from paramfleet.training.job import Job
+from paramfleet_shared.net.wire.limits import most_written_rows
 from paramfleet_shared.net.wire.message import Message
 from paramfleet_shared.tables.rows.batch import RowIds
 from paramfleet_shared.tables.rows.routing import route
 
 __all__ = ["WrittenRows", "send_first_rows", "send_rows"]
-
-MAX_ROWS = 1 << 16
-"""Of one request to all pservers."""
-
-MAX_VALUES = 1 << 22
-"""Floats of one request to all pservers: 16 MiB. Others are served between two of them."""
 
 WrittenRows = tuple[NDArray[np.int64], NDArray[np.float32]]
 """Ids, int64 [n], each once, and the values of their rows, float32 [n, D]."""
@@ -72,7 +67,7 @@ async def send_first_rows(job: Job, tables: Iterable[SparseTable], *, step: int)
 
 def _pieces(table: SparseTable, rows: WrittenRows) -> list[WrittenRows]:
     ids, values = rows
-    num = max(1, min(MAX_ROWS, MAX_VALUES // table.dim))
+    num = most_written_rows(table.dim)
     starts = range(0, len(ids), num)
     return [(ids[start : start + num], values[start : start + num]) for start in starts]
 

@@ -437,13 +437,16 @@ def _norms_of(message: Message) -> NDArray[np.float64] | None:
     """Return the norms that a push names; None if it names none.
 
     Raises:
-        MalformedMessageError: if they aren't numbers, or are too many.
+        MalformedMessageError: if they aren't numbers, or are too many, or one is below 0.
     """
     found = message.tensors.get(NORMS)
     if found is None:
         return None
     if found.dtype != np.float64 or found.ndim != 1 or len(found) > MAX_NORMS:
         rule = f"must be float64 [n] of at most {MAX_NORMS}"
+        raise MalformedMessageError(where=f"tensor {NORMS!r}", rule=rule)
+    if (found < 0).any():  # NaN and infinity are norms: of gradients that a program then drops
+        rule = "must hold norms, which aren't below 0"
         raise MalformedMessageError(where=f"tensor {NORMS!r}", rule=rule)
     return found
 

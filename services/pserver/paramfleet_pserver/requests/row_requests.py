@@ -15,6 +15,7 @@ from paramfleet_pserver.tables.parts import SparsePart
 from paramfleet_pserver.tables.table import SparseTable
 from paramfleet_pserver.tables.table_store import TableStore
 from paramfleet_shared.net.wire.identity import ChangeIdentity
+from paramfleet_shared.net.wire.limits import most_written_rows
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message
 from paramfleet_shared.tables.encoding import Encoded
 from paramfleet_shared.tables.rows.batch import RowIds
@@ -139,7 +140,7 @@ def write_request(message: Message, store: TableStore) -> WriteRequest:
 
     Raises:
         MalformedMessageError: if a field or the bounds of ids are wrong, a tensor is missing,
-            or the table is dense or has an accessor.
+            the table is dense or has an accessor, or the rows are too many for one request.
         UnknownTableError: if the table wasn't declared.
         RowShapeError: if a tensor's dtype or shape is wrong.
     """
@@ -150,6 +151,9 @@ def write_request(message: Message, store: TableStore) -> WriteRequest:
             where="write field 'table'", rule="must name a sparse table without an accessor"
         )
     rows = PartIds(message).read(0, table, packed=False)
+    if len(rows.ids) > (most := most_written_rows(table.spec.dim)):
+        rule = f"has {len(rows.ids):,} rows of dim {table.spec.dim}, and may have {most:,}"
+        raise MalformedMessageError(where="write tensor '0.ids'", rule=rule)
     shape = (len(rows.ids), table.spec.dim)
     return WriteRequest(
         identity=identity_of(fields),

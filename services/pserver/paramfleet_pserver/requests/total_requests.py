@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from paramfleet_pserver.core.sums.norms import LARGEST, GradientPart, NormPart, NormUse
 from paramfleet_pserver.requests.fields import Fields
 from paramfleet_shared.net.wire.message import MalformedMessageError, Message
+from paramfleet_shared.values.bounds import MAX_WEIGHT
 from paramfleet_shared.values.ids import Rank, Step
 
 __all__ = ["MAX_NORMS", "NormRequest", "TotalRequest", "norm_request", "total_request"]
@@ -79,8 +80,11 @@ def norm_request(message: Message) -> NormRequest:
     """
     fields = Fields(message.fields, where="norm")
     order, weight = fields.number("order"), fields.number("weight")
-    if order < 0 or weight < 0:
-        raise MalformedMessageError(where="norm", rule="order and weight must be at least 0")
+    if order < 0:
+        raise MalformedMessageError(where="norm field 'order'", rule="must be at least 0")
+    if not 0 <= weight <= MAX_WEIGHT:
+        rule = f"must be from 0 to {MAX_WEIGHT:g}"
+        raise MalformedMessageError(where="norm field 'weight'", rule=rule)
     tables: dict[str, GradientPart] = {}
     for index, name in enumerate(fields.texts("tables")):
         if name in tables:

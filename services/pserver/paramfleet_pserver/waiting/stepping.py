@@ -4,6 +4,7 @@ A push is answered when it is kept. When its step is applied the pulls that wait
 """
 
 import asyncio
+import logging
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,6 +18,7 @@ from paramfleet_pserver.requests.total_requests import NormRequest, TotalRequest
 from paramfleet_pserver.waiting.waiters import Parking
 from paramfleet_shared.errors import FleetError, UnavailableError
 from paramfleet_shared.errors.served import (
+    NormFailedError,
     NormNotSharedError,
     NotAMemberError,
     OperationModeError,
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SyncWaits", "Total", "Waits"]
 
+log = logging.getLogger(__name__)
 
 _COMPUTED_HERE_BYTES = 64 << 10
 """Gradients that are merged by the event loop itself; more by a thread beside it."""
@@ -247,6 +250,7 @@ class SyncWaits(Waits, StepListener):
             StepTooEarlyError: if an earlier step is in progress.
             NormMismatchError: if another worker clips other gradients.
             NormNotSharedError: if a worker has pushed the step without this norm.
+            NormFailedError: if it couldn't be computed.
             TotalIncompleteError: if the deadline comes first.
         """
         use, norms = asked.use, self._norms
@@ -297,9 +301,15 @@ class SyncWaits(Waits, StepListener):
         step = self._reservoir.next_step
         work = partial(merged_power, parts, order, sums=self._reservoir.sums)
         size = sum(part.values.nbytes for of in parts.values() for part in of.tables.values())
-        power = work() if size < _COMPUTED_HERE_BYTES else await asyncio.to_thread(work)
+        found: float | FleetError
+        try:
+            found = work() if size < _COMPUTED_HERE_BYTES else await asyncio.to_thread(work)
+        except Exception as error:  # all who wait for it are told
+            log.exception("norm %d of step %d can't be computed", use.number + 1, step)
+            reason = f"{type(error).__name__}: {error}"
+            found = NormFailedError(step=step, number=use.number + 1, reason=reason)
         if self._reservoir.next_step == step:
-            self._norms.note(use, power)
+            self._norms.note(use, found)
             self._awaiting_norms.wake([use])
 
     @override

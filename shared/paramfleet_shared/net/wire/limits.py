@@ -8,7 +8,16 @@ from dataclasses import dataclass
 
 from paramfleet_shared.errors import ContractError
 
-__all__ = ["DEFAULT_LIMITS", "BodyTooLargeError", "Limits"]
+__all__ = ["DEFAULT_LIMITS", "BodyTooLargeError", "Limits", "most_written_rows"]
+
+_WRITTEN_ROWS = 1 << 16
+_WRITTEN_VALUES = 1 << 22
+"""Floats: 16 MiB."""
+
+
+def most_written_rows(dim: int) -> int:
+    """Return how many rows of a width one ``write`` may have: others are served after it."""
+    return max(1, min(_WRITTEN_ROWS, _WRITTEN_VALUES // dim))
 
 
 class BodyTooLargeError(ContractError):

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paramfleet_pserver.core.reservoir import shares
+from paramfleet_shared.errors import FleetError
 from paramfleet_shared.errors.served import NormMismatchError
 from paramfleet_shared.tables.partition import partition
 from paramfleet_shared.tables.rows.routing import merge_by_inverse
@@ -63,7 +64,7 @@ class StepNorms:
         self._orders: dict[NormUse, float] = {}
         self._taken: set[NormUse] = set()
         """Those that are being computed, or were."""
-        self._whole: dict[NormUse, float] = {}
+        self._whole: dict[NormUse, float | FleetError] = {}
 
     def add(self, use: NormUse, rank: Rank, part: NormPart, order: float) -> None:
         """Keep a worker's part of a norm; a second one of the same worker changes nothing.
@@ -106,13 +107,20 @@ class StepNorms:
         self._taken.add(use)
         return self._parts.pop(use), self._orders.pop(use)
 
-    def note(self, use: NormUse, power: float) -> None:
-        """Keep a norm that was computed from what was taken."""
-        self._whole[use] = power
+    def note(self, use: NormUse, found: float | FleetError) -> None:
+        """Keep a norm that was computed from what was taken, or why it couldn't be."""
+        self._whole[use] = found
 
     def of(self, use: NormUse) -> float | None:
-        """Return a norm; None if it isn't whole."""
-        return self._whole.get(use)
+        """Return a norm; None if it isn't whole.
+
+        Raises:
+            FleetError: if it couldn't be computed.
+        """
+        found = self._whole.get(use)
+        if isinstance(found, FleetError):
+            raise found
+        return found
 
     def clear(self) -> None:
         """Forget all: the step is over."""
