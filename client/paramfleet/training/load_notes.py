@@ -74,8 +74,8 @@ def note_idle_rows(optimizer: "DistributedOptimizer") -> None:
             "tables": tables,
             "reason": (
                 "a row without a gradient in a step keeps its value and states, as with "
-                "torch.optim.SparseAdam; torch's dense optimizers move it by momentum and "
-                "weight decay"
+                "torch.optim.SparseAdam, whose place of eps Adam has, too; torch's dense "
+                "optimizers move it by momentum and weight decay"
             ),
             "remedy": "SGD and Adagrad without them have no such difference",
         }

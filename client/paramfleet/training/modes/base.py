@@ -98,8 +98,9 @@ class TableSharedLateError(ContractError):
     code = "contract.table_shared_late"
     table: str
     sentence = (
-        "two modules use table {table!r}, each with a parameter of its own: call "
-        "fleet.distributed_model(model) before making the optimizer"
+        "two modules use table {table!r}, each with a parameter of its own: give the tables "
+        "different names (name=...), or call fleet.distributed_model(model) with one module "
+        "that holds both, before making the optimizer"
     )
 
 
