@@ -38,7 +38,7 @@ class Average:
     """Made by ``fleet.ema``. The training thread uses it.
 
     Args:
-        model: What is trained. Its parameters stay the same.
+        model: The model that is trained. Its parameters must stay the same objects.
         decay: Of the average in each update, from 0 to below 1.
 
     Raises:
@@ -116,7 +116,7 @@ class Average:
         return {"num_updates": self.num_updates, "dense": dense, "rows": rows}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where ``state_dict`` was called.
+        """Continue from what ``state_dict`` returned.
 
         Raises:
             AverageError: if it is of a model with other parameters or tables.

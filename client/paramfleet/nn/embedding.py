@@ -504,7 +504,8 @@ class Embedding(SparseModule, torch.nn.Embedding):  # type: ignore[misc]  # max_
             ),
             unsupported={"max_norm": max_norm, "scale_grad_by_freq": scale_grad_by_freq},
         )
-        self.to(device=device, dtype=dtype)
+        if device is not None or dtype is not None:
+            self.to(device=device, dtype=dtype)
 
     @classmethod
     @override
@@ -656,7 +657,8 @@ class EmbeddingBag(SparseModule, torch.nn.EmbeddingBag):  # type: ignore[misc]  
             ),
             unsupported={"max_norm": max_norm, "scale_grad_by_freq": scale_grad_by_freq},
         )
-        self.to(device=device, dtype=dtype)
+        if device is not None or dtype is not None:
+            self.to(device=device, dtype=dtype)
         if mode not in {"sum", "mean", "max"}:
             raise EmbeddingOptionError(option="mode", value=repr(mode), rule="sum, mean or max")
         self.mode = mode

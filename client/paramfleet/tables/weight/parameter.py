@@ -55,12 +55,14 @@ __all__ = ["TableWeight"]
 class TableWeight(torch.nn.Parameter):
     """``weight`` of an embedding of ``fleet.nn``, as torch's code sees it: [N, D].
 
-    Made by ``TableWeight.of``. Its gradient has one row for each row of the step, [U, D].
+    Made by ``TableWeight.of``.
     """
 
     table: Any
     """The ``SparseTable``."""
     _gradient: RowGradient | None = None
+    _kept: torch.Tensor | None = None
+    """Rows whose memory was asked for, [N, D]; it stays where it is."""
     is_lent = False
     """Whether an optimizer steps the rows that are in the parameter's own memory, [U, D]."""
 
@@ -84,7 +86,7 @@ class TableWeight(torch.nn.Parameter):
 
     @property
     def grad(self) -> torch.Tensor | None:
-        """Gradient of the rows of the step in progress, [U, D]; None without any."""
+        """Gradient of the step in progress, [N, D], zeros but in its rows; None without any."""
         gradient: torch.Tensor | None = self.table.gradient if self.is_trained else None
         if gradient is None or self.is_lent:
             return gradient
@@ -155,19 +157,34 @@ class TableWeight(torch.nn.Parameter):
     @override
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         if not self.is_trained:
-            return self._values()
+            return self._copy()
         copied = cast("TableWeight", independent_copy(self.table, memo).weight)
         memo[id(self)] = copied
         return copied
 
-    def _values(self) -> torch.Tensor:
+    def with_memory(self) -> torch.Tensor:
+        """Return the rows, [N, D], in memory that lives as long as this object.
+
+        Raises:
+            WeightError: if the table has no number of rows, or too many.
+        """
+        found = self._copy()
+        self._kept = found if self._kept is None else self._kept.copy_(found)
+        return self._kept
+
+    def _copy(self) -> torch.Tensor:
+        """Return a copy of the rows, [N, D].
+
+        Raises:
+            WeightError: if the table has no number of rows, or too many.
+        """
         with torch.no_grad():
             return whole_rows(self.table, "a copy").clone()
 
     @override
     def __reduce_ex__(self, protocol: Any) -> Any:
         if not self.is_trained:
-            return self._values().__reduce_ex__(protocol)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            return self._copy().__reduce_ex__(protocol)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         raise WeightError(
             table=self.table.name,
             operation="pickle",
@@ -189,6 +206,8 @@ class TableWeight(torch.nn.Parameter):
         weight = next(_weights_in([args, kwargs]), None)
         name = name_of(func)
         is_own = name in _OF_PARAMETER or (name in _LIKE and _is_of_an_optimizer())
+        if weight is not None and name in _MEMORY and not weight.is_trained:
+            return func(weight.with_memory(), *args[1:], **kwargs)
         if weight is None or weight.is_lent or is_own:
             return plainly(func, args, kwargs)
         if name in _SHAPES and args[0] is weight:
@@ -283,6 +302,9 @@ _OF_PARAMETER = frozenset(
     }
 )  # fmt: skip
 """What is asked of the parameter itself, not of rows."""
+
+_MEMORY = frozenset({"data_ptr", "untyped_storage", "storage", "storage_offset"})
+"""Functions whose callers read memory for themselves, as formats of files do."""
 
 _LIKE = frozenset({"zeros_like", "empty_like", "ones_like", "full_like"})
 """What optimizers make states with; a table's are made beside its rows."""

@@ -547,6 +547,19 @@ def test_a_saved_state_dict_holds_plain_tensors() -> None:
     pair.torch.load_state_dict(loaded)
 
 
+def test_the_memory_of_a_state_dicts_rows_holds_the_rows() -> None:
+    """A format of files that reads the memory of tensors itself reads no other memory."""
+    made = fleet.nn.Embedding(N, D, initializer=fleet.nn.constant(2.0))
+    rows = made.state_dict()["weight"]
+
+    storage = rows.untyped_storage()
+
+    assert storage.nbytes() == N * D * 4
+    assert storage.data_ptr() == rows.data_ptr()
+    read = torch.empty(0).set_(storage, rows.storage_offset(), rows.shape, rows.stride())
+    assert torch.equal(read, torch.full((N, D), 2.0))
+
+
 def test_a_view_of_rows_undoes_no_training() -> None:
     pair = Pair()
     heads = [model.e.weight.data[:4] for model in pair.models]
