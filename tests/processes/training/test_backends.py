@@ -32,6 +32,7 @@ ALONE = {
     "raise_failure": None,
     "orders": False,
     "job_facts": True,
+    "clipping": False,
     "ahead": False,
     "remove_rows": (
         "TableUnknownError: the optimizer trains no table 'rows' of rows; it trains: none"
