@@ -78,7 +78,8 @@ class LaunchSettings(SecuritySettings):
 
     elastic: bool = False
     """In async and GEO: continue when a worker dies, and let workers join and leave. In gpubox
-    with one worker: let another process replace it."""
+    with one worker: let another process replace it. With max_restarts the launcher restarts a
+    worker that dies, and the new process joins the job as a late worker does."""
 
     on: Literal["here", "ray"] = "here"
     """Where the processes run: `here`, on this machine and those of --servers and --workers, or
@@ -143,9 +144,9 @@ class LaunchSettings(SecuritySettings):
 
     max_restarts: int | None = None
     """How often in a row a process that dies is restarted. A worker continues where it was,
-    with the state that its script registered; the default for workers is 0. Pservers, the
-    coordinator and the job's Redis are restarted with data_dir or replicas; the default for
-    these is 3. In a collective job all workers are restarted when one fails; the default is 0,
+    with the state that its script registered; in an elastic job it joins anew. The default for
+    workers is 0. Pservers, the coordinator and the job's Redis are restarted with data_dir or
+    replicas; the default for these is 3. In a collective job all workers are restarted when one fails; the default is 0,
     and the script continues from its newest checkpoint (``fleet.newest_checkpoint``)."""
 
     rerun_script: bool = False
@@ -191,6 +192,7 @@ class LaunchSettings(SecuritySettings):
         if self.durability != "async" and not self.data_dir:
             rule = "left out without --data_dir"
             raise SettingError(name="durability", value=self.durability, rule=rule)
+        self._check_effects()
         if self.collective:
             self._check_collective()
             return
@@ -229,7 +231,7 @@ class LaunchSettings(SecuritySettings):
         """Return the roles whose processes are started again."""
         survives = self.data_dir or self.replicas
         served = {"pserver", "coordinator", "redis"} if survives else set()
-        returning = self.max_restarts and not self.elastic and self.on != "ray"
+        returning = self.max_restarts and self.on != "ray"
         return frozenset(served | ({"worker"} if returning else set()))
 
     @property
@@ -301,7 +303,7 @@ class LaunchSettings(SecuritySettings):
         return bool(self.servers)
 
     def _check_data_dir(self) -> None:
-        """Refuse what needs a data folder without one, and a data folder on Ray.
+        """Refuse a data folder on Ray.
 
         Raises:
             SettingError: naming the option.
@@ -309,14 +311,33 @@ class LaunchSettings(SecuritySettings):
         if self.data_dir and self.on == "ray":
             rule = "left out with --on ray, where a process has no disk of its own"
             raise SettingError(name="data_dir", value=self.data_dir, rule=rule)
-        if self.data_dir or self.replicas:
-            return
-        if self.max_restarts and not self.restarted:
-            rule = (
-                "left out with --elastic or on Ray without --data_dir: there no process is "
-                "restarted; a new worker can join an elastic job"
-            )
-            raise SettingError(name="max_restarts", value=self.max_restarts, rule=rule)
+
+    def _check_effects(self) -> None:
+        """Refuse options that have no effect without another one.
+
+        Raises:
+            SettingError: naming the option, and the one that it needs.
+        """
+        ray = self.on == "ray"
+        keeps_servers = "pserver" in self.restarted and self.restarts > 0
+        named = bool(self.ips) or self.several_machines
+        defaults = {each.name: each.default for each in fields(self)}
+        servers = "left out without --data_dir or --replicas, and with --max_restarts 0"
+        for name, has_effect, rule in (
+            ("ray_cpus", ray, "left out without --on ray"),
+            ("ray_gpus", ray, "left out without --on ray"),
+            ("master_port", bool(self.ips), "left out without --ips"),
+            ("host_ip", named, "left out without --servers or --ips, which name the machines"),
+            (
+                "max_restarts",
+                not (ray and self.max_restarts),
+                "left out with --on ray, where no process is restarted",
+            ),
+            ("rerun_script", keeps_servers, f"{servers}: no pserver is restarted"),
+        ):
+            value = getattr(self, name)
+            if value != defaults[name] and not has_effect:
+                raise SettingError(name=name, value=value, rule=rule)
 
     def _check_servers(self) -> None:
         """Refuse numbers of pservers that can't be, and what has no pservers to follow.
@@ -362,7 +383,7 @@ class LaunchSettings(SecuritySettings):
             raise SettingError(name="on", value=self.on, rule=rule)
         for name in (
             "server_num", "worker_num", "elastic", "servers", "workers", "coordinator", "redis",
-            "checkpoint_dirs", "resume", "data_dir", "replicas", "open",
+            "checkpoint_dirs", "resume", "data_dir", "replicas", "open", "chaos", "job",
         ):  # fmt: skip
             value = getattr(self, name)
             if value:

@@ -75,7 +75,8 @@ class Scaled:
         """
         words = [sys.executable, "-m", "paramfleet_worker", "launch", "--worker_num=2"]
         words += [*self._options, f"--job={self.job}", f"--log-dir={self.folder / 'log'}"]
-        words += ["--rerun-script"]  # each process says its number
+        restarts = any(each.startswith(("--data-dir", "--replicas")) for each in self._options)
+        words += ["--rerun-script"] if restarts else []  # each process says its number
         launcher = await asyncio.create_subprocess_exec(
             *tied([*words, str(Path(ledger.__file__))]),
             cwd=self.folder,

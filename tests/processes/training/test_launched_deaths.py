@@ -63,9 +63,9 @@ class Launched:
     def failures(self) -> list[str]:
         return [line for line in self.said if line.startswith("the job failed")]
 
-    def wait_for(self, *texts: str) -> None:
+    def wait_for(self, *texts: str, times: int = 1) -> None:
         deadline = time.perf_counter() + 100
-        while missing := [text for text in texts if text not in self.text]:
+        while missing := [text for text in texts if self.text.count(text) < times]:
             assert self.process.poll() is None, self.text
             assert time.perf_counter() < deadline, f"{missing}:\n{self.text}"
             select.select([], [], [], 0.02)
@@ -157,6 +157,28 @@ def test_a_killed_worker_of_an_elastic_job_is_lost_without_a_wait(
     launched.wait_for("worker.lost index=1 incarnation=1 reason='was killed by SIGKILL'")
     enough.touch()
     assert launched.end(END_WITHIN_S) == 0, launched.text
+    assert launched.survivors() == []
+
+
+def test_workers_of_an_elastic_job_are_restarted_also_the_last_one(
+    launch: Any, tmp_path: Path
+) -> None:
+    enough = tmp_path / "enough"
+    options = ["--elastic", "--max_restarts=2"]
+    args = ("--mode", "geo", "--until", str(enough))
+    launched = launch(*args, options=options)
+    launched.wait_for("training as 0", "training as 1")
+
+    for victim in [launched.find(f"worker {rank}") for rank in (1, 0)]:
+        os.kill(victim, signal.SIGKILL)
+    launched.wait_for("training as 0", "training as 1", times=2)
+    enough.touch()
+
+    assert launched.end(END_WITHIN_S) == 0, launched.text
+    for rank in (0, 1):
+        again = f"worker {rank} was killed by SIGKILL; starting it again, 1 of 2"
+        assert again in launched.said
+        assert f"worker.lost index={rank} incarnation=1" in launched.text
     assert launched.survivors() == []
 
 

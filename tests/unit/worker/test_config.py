@@ -39,7 +39,6 @@ def test_no_server_or_no_worker_is_no_job(name: str) -> None:
         ({"ips": "h1,h2"}, {"coordinator": "h1:7000"}),
         ({"gpus": "0"}, {"redis": "redis://h1"}),
         ({"gpus": "0,1"}, {"nproc_per_node": 3}),
-        ({"elastic": True}, {"max_restarts": 1}),
         ({"nproc_per_node": 2}, {"open": True}),
         ({"quiet": True}, {"verbose": True}),
     ],
@@ -67,21 +66,29 @@ def test_workers_are_started_again_only_if_that_is_asked_for() -> None:
     assert LaunchSettings(data_dir="data").restarted == servers
     assert LaunchSettings(max_restarts=2).restarted == {"worker"}
     assert LaunchSettings(data_dir="data", max_restarts=2).restarted == servers | {"worker"}
-    assert LaunchSettings(data_dir="data", max_restarts=2, elastic=True).restarted == servers
+    assert LaunchSettings(max_restarts=2, elastic=True).restarted == {"worker"}
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"max_restarts": 1, "elastic": True}, "with --elastic"),
         ({"durability": "sync"}, "without --data_dir"),
         ({"data_dir": "d", "on": "ray"}, "left out with --on ray"),
         ({"durability": "sync", "gpus": "0"}, "without --data_dir"),
         ({"data_dir": "d", "gpus": "0"}, "left out with --gpus"),
         ({"data_dir": "d", "max_restarts": -1}, "max_restarts"),
+        ({"max_restarts": 1, "on": "ray"}, "left out with --on ray"),
+        ({"rerun_script": True}, "without --data_dir or --replicas"),
+        ({"rerun_script": True, "data_dir": "d", "max_restarts": 0}, "with --max_restarts 0"),
+        ({"ray_cpus": 2.0}, "without --on ray"),
+        ({"ray_gpus": 1.0, "gpus": "0"}, "without --on ray"),
+        ({"master_port": 1234}, "without --ips"),
+        ({"host_ip": "10.0.0.1"}, "without --servers or --ips"),
+        ({"chaos": True, "gpus": "0"}, "chaos = True: must be left out with --gpus"),
+        ({"job": "ctr", "nproc_per_node": 2}, "job = 'ctr': must be left out with"),
     ],
 )
-def test_what_a_data_folder_needs_and_excludes_is_named(
+def test_an_option_without_effect_is_refused_with_the_one_that_it_needs_or_excludes(
     given: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(SettingError, match=words):

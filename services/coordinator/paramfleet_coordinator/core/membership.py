@@ -519,7 +519,8 @@ class Membership:
         place = self._places.get(("worker", index))
         if place is None or self._fell_silent(place) or self._is_over(place):
             return self._reserve(newcomer, index, now)
-        if self._may_be_dead(place, asked_at):
+        may_be_lost = not self.is_silent(place) and self._may_yet_be_lost(place, asked_at)
+        if may_be_lost or self._may_be_dead(place, asked_at):
             return None
         raise IndexTakenError(role="worker", index=index, holder=_holder(place))
 

@@ -20,7 +20,8 @@ An interrupt passes through BLAMING too where other machines must be notified of
 
 Where a pserver's training is on a disk, a pserver, coordinator or registry that died is started
 again, after a look at whether the job has ended, and the phase stays; only what dies again and
-again is a failure. So is a worker where workers return.
+again is a failure. So is a worker where workers are restarted; an elastic job continues without
+one that dies again and again.
 
 BLAMING exists because the first process to exit is not always the one to blame:
 when a member elsewhere dies, or one here hangs, the others end *because* of it. The
@@ -214,10 +215,10 @@ class Supervisor:
         self._exits.setdefault(name, code)
         match self._phase:
             case Phase.RUNNING | Phase.SETTLING | Phase.PARTING:
-                if code != 0 and self._may_lose(name):
-                    return [Lose(name, describe_exit(code)), *self._ended_well(now)]
                 if self._may_restart(name, code):
                     return self._review(name, code, now)
+                if code != 0 and self._may_lose(name):
+                    return self._lose(name, now)
                 if code != 0 or name == self._registry:
                     return self._suspect(name, describe_exit(code), now)
                 return self._ended_well(now)
@@ -269,22 +270,23 @@ class Supervisor:
         if record is None and self._restarts.grant(name, now):
             return []
         self._restarts.forget([name])
-        if record is None and shrinks and name.role == "worker" and self._others_work():
-            return [Lose(name, describe_exit(self._exits[name])), *self._ended_well(now)]
+        if record is None and self._may_lose(name, shrinks=shrinks):
+            return self._lose(name, now)
         return self._suspect(name, describe_exit(self._exits[name]), now)
 
     def _after_the_job(self, name: ProcessName, now: float) -> list[Action]:
         """Judge the end of a process whose job has finished.
 
         A worker's script that hasn't come to its end has failed, unless it was started again:
-        it may have come too late for the job.
+        it may have come too late for the job. An elastic job did without it.
         """
         self._restarts.forget([name])
         how, failed = describe_exit(self._exits[name]), self._exits[name] != 0
         excused: list[Action] = []
         if failed and name.role == "worker":
             if not self._restarts.began_again(name):
-                return self._suspect(name, how, now)
+                is_lost = self._may_lose(name)
+                return self._lose(name, now) if is_lost else self._suspect(name, how, now)
             excused = [Excuse(name, how)]
         self._exits[name] = 0
         return [*excused, *self._ended_well(now)]
@@ -295,11 +297,12 @@ class Supervisor:
         did = any(other.role == "worker" and not code for other, code in self._exits.items())
         return bool(workers) or did or not self._alone
 
-    def _may_lose(self, name: ProcessName) -> bool:
+    def _may_lose(self, name: ProcessName, *, shrinks: bool = False) -> bool:
         """Return whether the job goes on without a process: another worker works or did."""
-        if not self._elastic or name.role != "worker":
-            return False
-        return self._others_work()
+        return (self._elastic or shrinks) and name.role == "worker" and self._others_work()
+
+    def _lose(self, name: ProcessName, now: float) -> list[Action]:
+        return [Lose(name, describe_exit(self._exits[name])), *self._ended_well(now)]
 
     def _ended_well(self, now: float) -> list[Action]:
         if not self._others() and not self._restarts.down:

@@ -50,11 +50,15 @@ class World:
         """What the pserver says of workers: rank and incarnation."""
         self.gone: tuple[str, ...] = ()
         """What a launcher says of its processes."""
+        self.alive: dict[str, int] = {}
+        """The processes that it sees alive."""
         self.beat = 0
 
     def look(self) -> None:
         self.beat += 1
-        voucher = Voucher(launch="l", part="c", nonce="n", host="h", pid=1, gone=self.gone)
+        voucher = Voucher(
+            launch="l", part="c", nonce="n", host="ada", pid=1, alive=self.alive, gone=self.gone
+        )
         snapshot = Snapshot(
             job=self.recorded,
             members=dict(self.members),
@@ -98,6 +102,7 @@ class World:
             host=host,
             pid=7,
             nonce=nonce or f"{host}{self.now}",
+            launch="l",
         )
         asked_at = self.now - ago_s
         return self.job.join(newcomer, index=index, asked_at=asked_at, now=self.now)
@@ -299,6 +304,20 @@ def test_the_index_of_a_live_worker_is_taken() -> None:
 
     with pytest.raises(IndexTakenError, match="held by process 7 on ada"):
         world.job.join(newcomer, index=0, asked_at=asked_at, now=world.now)
+
+
+def test_a_restarted_worker_waits_until_its_launcher_has_said_that_the_former_died() -> None:
+    world = training()
+    world.alive = {"worker:0": 7}
+    world.run(TICK_S)
+
+    assert world.ask(0, nonce="again") is None
+    world.ends["worker", 0] = "lost"
+    world.run(TICK_S)
+
+    again = world.ask(0, nonce="again")
+    assert again is not None
+    assert again.index == 0
 
 
 def test_there_is_a_highest_rank() -> None:

@@ -113,6 +113,38 @@ def test_an_elastic_job_that_has_lost_every_worker_has_failed() -> None:
     assert supervisor.handle(Exited(ADA, 7), 2.0) == [Consult(ADA, "exited with code 7")]
 
 
+def test_an_elastic_job_does_without_a_worker_only_after_its_restarts() -> None:
+    supervisor = Supervisor(
+        ALL, registry=REDIS, alone=True, elastic=True, restarts=1, restarted={"worker"}
+    )
+
+    assert supervisor.handle(Exited(BOB, -9), 1.0) == [Review(BOB)]
+    supervisor.handle(Reviewed(BOB, None, finished=False), 1.0)
+    assert supervisor.handle(Tick(), 1.1) == [Restart(BOB, "was killed by SIGKILL", 1, 1)]
+    supervisor.handle(Exited(BOB, 3), 2.0)
+    lost = supervisor.handle(Reviewed(BOB, None, finished=False), 2.0)
+    assert lost == [Lose(BOB, "exited with code 3")]
+
+    supervisor.handle(Exited(ADA, 3), 3.0)
+    assert supervisor.handle(Reviewed(ADA, None, finished=False), 3.0) == []
+    assert supervisor.handle(Tick(), 3.1) == [Restart(ADA, "exited with code 3", 1, 1)]
+    supervisor.handle(Exited(ADA, 3), 4.0)
+    ended = supervisor.handle(Reviewed(ADA, None, finished=False), 4.0)
+    assert ended == [Consult(ADA, "exited with code 3")]
+
+
+def test_a_first_death_after_an_elastic_job_has_finished_fails_nothing() -> None:
+    supervisor = Supervisor(
+        ALL, registry=REDIS, alone=True, elastic=True, restarts=1, restarted={"worker"}
+    )
+    supervisor.handle(Exited(ADA, 0), 1.0)
+    supervisor.handle(Exited(BOB, -9), 1.0)
+
+    lost = supervisor.handle(Reviewed(BOB, None, finished=True), 1.1)
+
+    assert lost == [Lose(BOB, "was killed by SIGKILL")]
+
+
 @pytest.mark.parametrize("name", [SERVER, COORDINATOR])
 def test_an_elastic_job_needs_all_but_its_workers(name: ProcessName) -> None:
     assert elastic().handle(Exited(name, 1), 1.0) == [Consult(name, "exited with code 1")]

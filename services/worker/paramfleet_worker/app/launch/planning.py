@@ -225,7 +225,8 @@ class LaunchPlan:
             more["PARAMFLEET_PSERVER__DATA_DIR"] = self.data_dir
             more["PARAMFLEET_PSERVER__DURABILITY"] = self.durability
             more["PARAMFLEET_PSERVER__INDEX"] = str(name.index)  # its folder has its index
-        if "worker" in self.restarted and name.role == "coordinator":
+        returns = "worker" in self.restarted and not self.elastic
+        if returns and name.role == "coordinator":
             more[_RETURN] = inherited.get(_RETURN, _RETURN_S)
         if self.groups and name.role == "pserver":
             more["PARAMFLEET_PSERVER__HOSTING"] = "planned"

@@ -45,7 +45,8 @@ _ACT_AT = 10
 """The step of worker 0 after which ``act`` is called."""
 
 _RESTARTS = 20
-"""More than any plan needs."""
+"""More than any plan needs. An elastic job has the default, which restarts no worker: another
+one would take its steps again."""
 
 _QUICK = {
     "PARAMFLEET_LEASE_TTL_S": "2",
@@ -305,10 +306,9 @@ def _command(plan: Plan, folder: Path) -> list[str]:
     groups = f":{2 * NUM_SERVERS}" if plan.moves else ""
     words += [f"--server_num={NUM_SERVERS}{groups}", f"--worker_num={NUM_WORKERS}"]
     words += [f"--data-dir={folder / 'data'}", f"--durability={plan.durability}"]
-    words += [f"--max-restarts={_RESTARTS}", f"--log-dir={folder / 'log'}"]
-    words += [f"--job={_job_of(folder)}"]
+    words += [f"--log-dir={folder / 'log'}", f"--job={_job_of(folder)}"]
     words += ["--chaos"] if plan.orders else []
-    words += ["--elastic"] if plan.elastic else []
+    words += ["--elastic"] if plan.elastic else [f"--max-restarts={_RESTARTS}"]
     words += [f"--replicas={plan.replicas}"] if plan.replicas else []
     return tied([*words, str(Path(ledger.__file__))])
 
