@@ -146,8 +146,9 @@ class LaunchSettings(SecuritySettings):
     """How often in a row a process that dies is restarted. A worker continues where it was,
     with the state that its script registered; in an elastic job it joins anew. The default for
     workers is 0. Pservers, the coordinator and the job's Redis are restarted with data_dir or
-    replicas; the default for these is 3. In a collective job all workers are restarted when one fails; the default is 0,
-    and the script continues from its newest checkpoint (``fleet.newest_checkpoint``)."""
+    replicas; the default for these is 3. In a collective job all workers are restarted when one
+    fails; the default is 0, and the script continues from its newest checkpoint
+    (``fleet.newest_checkpoint``)."""
 
     rerun_script: bool = False
     """Run the script again in a pserver that is restarted; needed if the script does more there
