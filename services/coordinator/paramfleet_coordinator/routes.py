@@ -1,6 +1,7 @@
 """What the coordinator answers: the rpc operations ``join`` and ``barrier``, and its status."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -113,18 +114,31 @@ class RpcRoutes:
         """Return what the registry held when it was last looked at."""
         return self._snapshot
 
-    async def give(self, orders: Orders) -> None:
-        """Write new orders; members receive them with their next heartbeat.
+    async def give(self, change: Callable[[Orders], Orders]) -> tuple[Orders, Orders]:
+        """Change the orders; members receive them with their next heartbeat.
+
+        They apply from when they are stored. Where other orders were stored meanwhile, the
+        change is made again, to those.
+
+        Args:
+            change: Returns new orders from the present ones; the same to change nothing.
+
+        Returns:
+            The orders before and after.
 
         Raises:
-            NoRedisError: if Redis doesn't answer; the former orders stay then.
+            NoRedisError: if Redis doesn't answer. Whether the orders are stored is unknown
+                then; the next look shows it.
         """
-        before, self._job.orders = self._job.orders, orders
-        try:
-            await self._job_registry.write_job(self._job.record)
-        except BaseException:
-            self._job.orders = before
-            raise
+        while True:
+            before = self._job.orders
+            after = change(before)
+            if after == before:
+                return before, after
+            newer = await self._job_registry.write_orders(after, after=before.version)
+            self._job.take_orders(newer or after)
+            if newer is None:
+                return before, after
 
     def status(self) -> dict[str, Any]:
         """Return how the job stands, in plain values."""

@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 from paramfleet_shared.discovery.errors import OtherLaunchError
+from paramfleet_shared.discovery.orders import Orders
 from paramfleet_shared.discovery.records import (
     PROCESS,
     ROLES,
@@ -32,6 +33,7 @@ from paramfleet_shared.discovery.redis.scripts import (
     RESIGN,
     TICK,
     WRITE_JOB,
+    WRITE_ORDERS,
     Keys,
 )
 from paramfleet_shared.discovery.redis.store import RedisStore
@@ -214,7 +216,7 @@ class JobRegistry:
         await self._fenced(EVICT, key, lost.incarnation, end, lost.index, more=more)
 
     async def write_job(self, record: JobRecord) -> JobRecord:
-        """Write decisions; a failure and an end that are written already stay.
+        """Write decisions; a failure, an end and newer orders that are written already stay.
 
         Returns:
             The record as it is now.
@@ -223,6 +225,22 @@ class JobRegistry:
         written = JobRecord.from_fields(read_hash((await self._fenced(WRITE_JOB, *words))[1]))
         assert written is not None, "it was written in the same script"
         return written
+
+    async def write_orders(self, orders: Orders, *, after: int) -> Orders | None:
+        """Write an operator's orders, unless others were written meanwhile.
+
+        Args:
+            orders: The new ones.
+            after: The version of those that they change.
+
+        Returns:
+            None if they are written, else the newer ones that are stored.
+
+        Raises:
+            NoRedisError: if Redis doesn't answer; the next ``tick`` shows what is stored.
+        """
+        answer = await self._fenced(WRITE_ORDERS, after, orders.to_json())
+        return None if answer[0] == b"ok" else Orders.from_json(answer[1])
 
     async def arrive(self, name: str, generation: int, rank: int) -> None:
         """Note that a worker stands at a barrier; may be repeated."""

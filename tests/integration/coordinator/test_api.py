@@ -9,6 +9,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,15 @@ import pytest
 
 from paramfleet_coordinator.api import stream
 from paramfleet_coordinator.api.routes import API
+from paramfleet_coordinator.core.gathering import Gathering
+from paramfleet_coordinator.core.job import Job, JobRules
+from paramfleet_coordinator.routes import RpcRoutes
+from paramfleet_shared.discovery.job_registry import JobRegistry
+from paramfleet_shared.discovery.orders import Orders
+from paramfleet_shared.discovery.records import JobSizes
 from paramfleet_shared.discovery.redis.scripts import Keys
 from paramfleet_shared.discovery.redis.store import RedisStore
-from paramfleet_shared.discovery.registry import Registry
+from paramfleet_shared.discovery.registry import CoordinatorRecord, Registry
 from paramfleet_shared.settings.config import read_environment
 from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.system.processes.keeping import tied
@@ -364,3 +371,45 @@ async def test_an_audit_outlasts_the_coordinator_the_registrys_memory_and_the_jo
     assert "the coordinator is gone" in told.stderr
     plain = json.loads((await command(redis_url, job_name, "--json")).stdout)
     assert plain[0]["after"] == {"paused": True}
+
+
+async def test_an_operator_whose_write_fails_takes_nothing_back_of_what_another_has_stored(
+    redis_url: str, job_name: str
+) -> None:
+    store = RedisStore(redis_url, clock=SystemClock(), timeout_s=2.0)
+    where = CoordinatorRecord(endpoint="h:1", admin="", host="h", pid=1)
+    registry = JobRegistry(store, job=job_name, record=where, lease_ttl_s=60.0)
+    await registry.try_claim()
+    registry.epoch = 1
+    sizes = JobSizes(worker_num=1, server_num=1, num_shards=4)
+    rules = JobRules(lease_ttl_s=4.0, lease_renew_s=0.5, start_timeout_s=60.0)
+    job = Job(sizes, rules=rules)
+    routes = RpcRoutes(
+        job,
+        registry,
+        gathering=Gathering(sizes, settle_s=0.0),
+        name=job_name,
+        clock=SystemClock(),
+        tick_s=0.25,
+    )
+    await registry.write_job(job.record)
+
+    def changing(**changes: Any) -> asyncio.Task[Any]:
+        return asyncio.get_running_loop().create_task(
+            routes.give(lambda now: replace(now, version=now.version + 1, **changes))
+        )
+
+    first, second = changing(paused=True), changing(settings={"lr": 0.5})
+    await asyncio.sleep(0)
+    first.cancel()  # as where its connection ends, or Redis answers too late
+    await asyncio.wait([first, second])
+    await asyncio.gather(changing(drained=(1,)), changing(ends=True))
+    late = replace(job.record, orders=Orders(version=1, paused=True))
+    await registry.write_job(late)
+    stored = (await registry.tick()).job
+    await store.close()
+
+    assert stored is not None
+    assert stored.orders == routes.orders
+    assert (stored.orders.settings, stored.orders.drained) == ({"lr": 0.5}, (1,))
+    assert stored.orders.ends

@@ -138,12 +138,15 @@ class AdminService:
         Raises:
             ActionRefusedError: if the job can't do that.
             SettingRefusedError: if a value is wrong.
-            NoRedisError: if the registry is away; the job goes on as before.
+            NoRedisError: if the registry doesn't answer; the status shows whether it has
+                stored the change nevertheless.
         """
-        before = self._rpc_routes.orders
-        after = change(before, self._standing(self._rpc_routes.status()), **arguments)
+        before, after = await self._rpc_routes.give(
+            lambda orders: change(
+                orders, self._standing(self._rpc_routes.status()), **arguments
+            )
+        )
         if after != before:
-            await self._rpc_routes.give(after)
             name = change.__name__
             words = f"an operator asked for: {name}"
             self.view.note(f"operator.{name}", words, now=self.now_s(), **_plain(after))

@@ -425,8 +425,12 @@ class Job:
         if self.hosting is not None and recorded.plan is not None:
             self.hosting.planner.resume(Plan.from_wire(dict(recorded.plan)))
         self.losses.resume(recorded.lost)
-        if recorded.orders.version > self.orders.version:
-            self.orders = recorded.orders
+        self.take_orders(recorded.orders)
+
+    def take_orders(self, stored: Orders) -> None:
+        """Apply the orders that the registry holds, unless newer ones are known."""
+        if stored.version > self.orders.version:
+            self.orders = stored
 
     def _start(self) -> list[Decision]:
         """Publish the placement when the pservers are complete, and go when all are."""

@@ -33,6 +33,7 @@ __all__ = [
     "VOUCH",
     "WITHDRAW",
     "WRITE_JOB",
+    "WRITE_ORDERS",
     "Keys",
 ]
 
@@ -338,23 +339,43 @@ return {'ok'}
 and it stands at no barrier. 5: ``role:index``, 6: its incarnation, 7: its end, 8: its rank; the
 keys behind are those of open barriers."""
 
+_VERSION = """
+local function version(orders) return orders and cjson.decode(orders).version or 0 end
+local stored = redis.call('HGET', JOB, 'orders')
+"""
+
 WRITE_JOB = (
     _FENCE
     + _TAKE_FAILURE
+    + _VERSION
     + """
 local state = redis.call('HGET', JOB, 'state')
 local ended = state == 'finished' or state == 'failed'
 for i = 5, #ARGV, 2 do
   if ARGV[i] == 'failure' then
     redis.call('HSETNX', JOB, 'failure', ARGV[i + 1])
-  elseif not (ended and ARGV[i] == 'state') then
+  elseif not (ended and ARGV[i] == 'state')
+    and not (ARGV[i] == 'orders' and version(ARGV[i + 1]) <= version(stored)) then
     redis.call('HSET', JOB, ARGV[i], ARGV[i + 1])
   end
 end
 return {'ok', redis.call('HGETALL', JOB)}
 """
 )
-"""The coordinator writes decisions (5: name, 6: value, ...); how a run ended never changes."""
+"""The coordinator writes decisions (5: name, 6: value, ...); how a run ended never changes, and
+orders only to newer ones."""
+
+WRITE_ORDERS = (
+    _FENCE
+    + _VERSION
+    + """
+if version(stored) > tonumber(ARGV[5]) then return {'newer', stored} end
+redis.call('HSET', JOB, 'orders', ARGV[6])
+return {'ok'}
+"""
+)
+"""The coordinator writes an operator's orders, unless orders newer than those that they change
+are stored. 5: the version that they change, 6: the orders."""
 
 AUDIT = (
     _FENCE
@@ -407,6 +428,6 @@ return {'ok'}
 
 SCRIPTS = (
     ARRIVE, AUDIT, BEAT, CLAIM, EVICT, FAIL, LOSE, PUT, REGISTER, RELEASE, RESIGN, RESTORE,
-    TICK, VOUCH, WITHDRAW, WRITE_JOB,
+    TICK, VOUCH, WITHDRAW, WRITE_JOB, WRITE_ORDERS,
 )  # fmt: skip
 """All of them."""
