@@ -3,6 +3,8 @@
     import paramfleet as fleet
 
     fleet.init()
+    if fleet.is_server():
+        raise SystemExit(fleet.run_server())
     model = fleet.distributed_model(WideDeep())
     optimizer = fleet.distributed_optimizer(torch.optim.SGD(model.parameters()), strategy)
     fleet.init_worker()

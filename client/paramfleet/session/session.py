@@ -119,7 +119,10 @@ class Session(Standing):
                 say_briefly(error)
                 raise
         elif self.is_server():
+            from paramfleet.session.backends.serving import ServerBackend  # noqa: PLC0415 - not in workers
+
             self.settings = read_settings(host=self._role.host, warn=False)  # it warns itself
+            self.backend = ServerBackend(self._own)
         if self.backend.joined:
             name_process("worker", self.worker_index())
             watch_for_early_end(self.backend.abandon, rank=self.worker_index)
@@ -234,6 +237,7 @@ class Session(Standing):
 
         Raises:
             CallOrderError: before ``distributed_optimizer``, or a second time.
+            ServerScriptError: in a pserver, whose script calls ``run_server`` instead.
             TableNotTrainedError: if the optimizer lacks one of the model's tables.
             OptimizerNotServedError: if the servers, or in GEO the rows, can't be stepped by
                 this optimizer or with an option of it.

@@ -67,11 +67,7 @@ class NotStartedError(ContractError):
     """A step was taken before the worker had joined the tables."""
 
     code = "contract.not_started"
-    sentence = (
-        "this worker has no tables yet: call fleet.init_worker() before training (a server, "
-        "where fleet.is_server() is true, calls fleet.init_server() and fleet.run_server() "
-        "instead)"
-    )
+    sentence = "this worker has no tables yet: call fleet.init_worker() before training"
 
 
 class NotAnOptimizerError(ContractError):

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -306,3 +307,37 @@ def test_a_worker_that_trains_without_init_worker_is_warned_of(
     log = (launched.cwd / "log" / "workerlog.0").read_text(encoding="utf-8")
     assert "worker.trains_alone optimizer=SGD" in log
     assert "fleet.init_worker()" in log
+
+
+def test_a_script_that_does_not_serve_is_told_the_two_lines_that_it_lacks(
+    launch: Callable[..., Any],
+) -> None:
+    body = """
+        import torch
+        import paramfleet as fleet
+
+        fleet.init()
+        model = fleet.distributed_model(torch.nn.Linear(2, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = fleet.distributed_optimizer(optimizer)
+        fleet.init_worker()
+        optimizer.minimize(model(torch.ones(1, 2)).sum())
+        say(f"{role} has trained")
+        fleet.stop_worker()
+        """
+    sizes = ("--server_num=1", "--worker_num=1")
+    launched = launch(body, *sizes)
+    assert launched.read_to_end() == 1
+    told = launched.said[-1]
+    assert told.startswith("the job failed: pserver 0 exited with code 1 (ServerScriptError: ")
+    assert "pserver has trained" not in launched.text
+
+    lines = re.findall("`(.*?)`", told)
+    indent = 8 * " "
+    added = "".join(f"{indent}{line}\n" for line in lines)
+    served = body.replace("fleet.init()\n", "fleet.init()\n" + added)
+    launched = launch(served, *sizes)
+
+    assert len(lines) == 2
+    assert launched.read_to_end() == 0, launched.text
+    assert "worker has trained" in launched.text

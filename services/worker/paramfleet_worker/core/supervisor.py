@@ -378,7 +378,8 @@ class Supervisor:
                 return self._dismiss(now)
             how = (
                 f"was still running {self._settle_s():.0f} s after the last worker ended: does "
-                "the script call fleet.init(), init_worker() and stop_worker()?"
+                "the script call fleet.init(), in pservers run_server(), and in workers "
+                "init_worker() and stop_worker()?"
             )
             late = self._others() | self._restarts.down
             self._suspected = (min(late, key=_by_interest), how)

@@ -302,7 +302,8 @@ def test_servers_that_outstay_the_last_worker_are_a_failure() -> None:
     assert told[0] == Report(
         SERVER,
         "was still running 30 s after the last worker ended: does the script call "
-        "fleet.init(), init_worker() and stop_worker()?",
+        "fleet.init(), in pservers run_server(), and in workers init_worker() and "
+        "stop_worker()?",
         local=True,
     )
     assert told[1] == Signal((COORDINATOR, SERVER), signal.SIGTERM)
