@@ -65,7 +65,7 @@ def read_questions(file: str | Path) -> list[Question]:
     """
     found = []
     for number, line in enumerate(_lines(file), start=1):
-        words = line.lower().split()
+        words = _words(line)
         if not words or words[0].startswith(":"):
             continue
         if len(words) != len(Question._fields):
@@ -87,10 +87,10 @@ def read_pairs(file: str | Path) -> list[Pair]:
     """
     found = []
     for number, line in enumerate(_lines(file), start=1):
-        if not line.strip() or line.startswith("#"):
+        if not line.strip() or line.startswith(b"#"):
             continue
         try:
-            first, second, score = line.lower().split()
+            first, second, score = _words(line)
             found.append(Pair(first, second, float(score)))
         except ValueError as error:
             rule = "must be two words and a number"
@@ -169,9 +169,14 @@ def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return ranks
 
 
-def _lines(file: str | Path) -> list[str]:
+def _words(line: bytes) -> list[str]:
+    """Return the words of a line, small; only ASCII's blanks are between them."""
+    return [word.decode(errors="replace").lower() for word in line.split()]
+
+
+def _lines(file: str | Path) -> list[bytes]:
     name, text = str(file), b""
     with open_file(name, ByPath()) as opened:
         while more := read_some(opened, name):
             text += more
-    return text.decode("utf-8", errors="replace").splitlines()
+    return text.split(b"\n")

@@ -79,7 +79,7 @@ def read_tokens(path: Path) -> list[TokenEntry]:
         TokensFileError: if it can't be read, or a line is none of a token.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise TokensFileError(path=str(path), reason=str(error)) from error
     entries = []

@@ -83,10 +83,10 @@ class BadLines:
             return
         path = self.path_of(file)
         if path.is_file() and not path.is_symlink():
-            entries = path.read_bytes().splitlines(keepends=True)
+            entries = path.read_bytes().split(b"\n")[:-1]  # the line itself may have \r
             kept = [entry for entry in entries if int(entry.split(b"\t", 1)[0]) <= lines_read]
             with _opened(path, replace=True) as anew:
-                anew.write(b"".join(kept))
+                anew.writelines(entry + b"\n" for entry in kept)
 
     def take(self, bad: BadLine) -> None:
         """Do what is to be done with a bad line.

@@ -246,14 +246,15 @@ def test_a_quarantine_keeps_bad_lines_with_their_reasons(tmp_path: Path) -> None
 
 def test_a_quarantine_has_no_line_twice_when_lines_are_read_again(tmp_path: Path) -> None:
     lines = BadLines("quarantine", tmp_path, Counter())
-    text = b"bad\n1 1 0 0\nworse\n"
+    text = b"bad\rline\n1 1 0 0\nworse\n"
     parse(text, lines=lines)
 
     lines.begin("part-0", lines_read=2)
     parse(text, lines=lines, skip=2)
 
-    kept = lines.path_of("part-0").read_bytes().splitlines()
-    assert [entry.split(b"\t")[0] for entry in kept] == [b"1", b"3"]
+    kept = lines.path_of("part-0").read_bytes().split(b"\n")
+    assert [entry.split(b"\t")[0] for entry in kept] == [b"1", b"3", b""]
+    assert kept[0].endswith(b"bad\rline")
 
 
 def test_a_quarantine_replaces_a_link_and_does_not_follow_it(tmp_path: Path) -> None:

@@ -143,3 +143,13 @@ def test_a_file_that_is_no_text_is_named(tmp_path: Path, content: bytes) -> None
 
     with pytest.raises(LineError, match="can't be read on"):
         list(read_lines(file))
+
+
+def test_only_line_feeds_end_lines(tmp_path: Path) -> None:
+    text = "a\rb\x85c\r\n\u2028\nend".encode()
+    (tmp_path / "part").write_bytes(text)
+    (tmp_path / "part.gz").write_bytes(gzip.compress(text))
+
+    expected = [(1, "a\rb\x85c\n"), (2, "\u2028\n"), (3, "end")]
+    assert list(read_lines(tmp_path / "part")) == expected
+    assert list(read_lines(tmp_path / "part.gz")) == expected

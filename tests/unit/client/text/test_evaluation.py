@@ -80,10 +80,10 @@ def test_equal_numbers_share_their_rank() -> None:
 def test_questions_and_judgements_are_read(tmp_path: Path) -> None:
     questions, pairs = tmp_path / "questions.gz", tmp_path / "pairs"
     questions.write_bytes(gzip.compress(b": family\nMan king Woman queen\n\n"))
-    pairs.write_bytes(b"# of two people\nLove\tsex\t6.77\r\n")
+    pairs.write_bytes("# of\u2028two\nLove\tsex\t6.77\r\nNew\xa0York\tcity\t5\n".encode())
 
     assert read_questions(questions) == [RIGHT]
-    assert read_pairs(pairs) == [Pair("love", "sex", 6.77)]
+    assert read_pairs(pairs) == [Pair("love", "sex", 6.77), Pair("new\xa0york", "city", 5)]
 
 
 def test_a_line_that_is_none_is_named(tmp_path: Path) -> None:
