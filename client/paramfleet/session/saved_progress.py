@@ -77,7 +77,7 @@ def read_progress(folder: Path, manifest: Manifest) -> SavedProgress | None:
 def _progress_of(saved: SavedModule, arrays: "Mapping[str, NDArray[Any]]") -> SavedProgress:
     documents = dict(saved.extra)
     steps, workers = documents.pop("steps"), documents.pop("workers")
-    pending, days = documents.pop("pending"), documents.pop("days", {})
+    pending, _ = documents.pop("pending"), documents.pop("days", {})
     if type(pending) is not list or any(type(each) is not str for each in pending):
         raise ValueError("pending is no list of names")
     progress = SavedProgress(
@@ -85,7 +85,7 @@ def _progress_of(saved: SavedModule, arrays: "Mapping[str, NDArray[Any]]") -> Sa
         workers=whole(workers, "workers", least=1),
         pending=pending,
         not_saved=dict(saved.not_saved),
-        days={name: whole(day, f"days of {name!r}") for name, day in dict(days).items()},
+        days=saved.days,
     )
     for path, document in documents.items():
         value = from_document(document, arrays)

@@ -579,7 +579,7 @@ def write_removed(
 
 
 def read_removed(directory: Path, removed: RemovedIds) -> NDArray[np.int64]:
-    """Return the ids, int64 [n], of rows that were removed.
+    """Return the ids, int64 [n], of rows that were removed: a view of the file, proven.
 
     Raises:
         CheckpointDamagedError: if the file is missing, or isn't what was saved.
@@ -587,7 +587,7 @@ def read_removed(directory: Path, removed: RemovedIds) -> NDArray[np.int64]:
     path = directory / removed.name
     with _damage_named(path):
         most = 8 * removed.ids + _MAX_HEADER_BYTES
-        found = read_tensors(path, num_bytes=min(removed.bytes, most), sha256=removed.sha256)
+        found = map_proven(path, num_bytes=min(removed.bytes, most), sha256=removed.sha256)
         ids: NDArray[np.int64] = found.tensors["ids"]
     if ids.shape != (removed.ids,) or ids.dtype != np.int64:
         reason = "ids of another shape or dtype"

@@ -71,6 +71,17 @@ class SavedModule:
     not_saved: Mapping[str, str] = field(default_factory=dict)
     """What was left out, and why."""
 
+    @property
+    def days(self) -> dict[str, int]:
+        """Which day each table that counts by saves has, by name.
+
+        Raises:
+            TypeError: if it can't be read at all.
+            ValueError: if one is no number of days.
+        """
+        days = dict(self.extra.get("days", {}))
+        return {str(name): whole(day, f"days of {name!r}") for name, day in days.items()}
+
     def to_wire(self) -> dict[str, Any]:
         """Return plain values."""
         return {

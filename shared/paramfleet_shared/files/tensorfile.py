@@ -9,6 +9,7 @@ safetensors': u64 length of the header, the header (JSON), then the tensors' byt
 import hashlib
 import json
 import math
+import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -42,6 +43,7 @@ __all__ = [
     "put_tensors",
     "read_metadata",
     "read_tensors",
+    "release_pages",
     "tensor_pieces",
     "write_tensors",
 ]
@@ -254,6 +256,19 @@ def map_tensors(file: IO[bytes]) -> TensorFile:
     """
     content: NDArray[np.uint8] = np.memmap(file, np.uint8, mode="r")
     return _parsed(content)
+
+
+def release_pages(array: NDArray[Any]) -> None:
+    """Drop a mapped file from this process's memory; what is read again comes from the file.
+
+    Args:
+        array: A view of the file; one of memory stays as it is.
+    """
+    base: Any = array
+    while base is not None and not isinstance(base, mmap.mmap):
+        base = base.obj if isinstance(base, memoryview) else getattr(base, "base", None)
+    if base is not None:
+        base.madvise(mmap.MADV_DONTNEED)
 
 
 def parse_tensors(content: bytes | bytearray) -> TensorFile:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from paramfleet_shared.settings.config import read_environment
-from paramfleet_worker.app.exporting import export_table
+from paramfleet_worker.app.export.table import export_table
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 

@@ -9,6 +9,7 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
+from paramfleet_shared.deltas.merging.file_array import FileArray, KeptFile
 from paramfleet_shared.deltas.merging.runs import Run
 
 __all__ = ["SPOOL_BYTES", "RowSpool"]
@@ -53,6 +54,15 @@ class RowSpool:
             self._pieces.append(piece)
             self._num_bytes += _bytes_of(*piece)
 
+    def cut(self) -> int:
+        """End the present run; return how many there are. Later rows are in later runs.
+
+        Raises:
+            OSError: if the system refuses the file.
+        """
+        self._spill()
+        return len(self._counts)
+
     def runs(self) -> list[Run]:
         """Return all rows, those that came later in later runs; nothing is added any more.
 
@@ -62,14 +72,15 @@ class RowSpool:
         if self._file is None:
             return [Run(*self._sorted())] if self._pieces else []
         self._spill()
-        content: NDArray[np.uint8] = np.memmap(self._file, np.uint8, mode="r")
+        kept = KeptFile(self._file)
         self._file.close()
         runs, at = [], 0
         for count in self._counts:
-            ids = np.frombuffer(content, np.int64, count, at)
-            rows = np.frombuffer(content, np.float32, count * self._dim, at + ids.nbytes)
-            at += ids.nbytes + rows.nbytes + _padding(rows.nbytes)
-            runs.append(Run(ids, rows.reshape(count, self._dim)))
+            ids = FileArray(kept, at, (count,), np.int64)
+            at += 8 * count
+            rows = FileArray(kept, at, (count, self._dim), np.float32)
+            at += 4 * count * self._dim
+            runs.append(Run(ids, rows))
         return runs
 
     def _spill(self) -> None:
@@ -80,7 +91,6 @@ class RowSpool:
         ids, rows = self._sorted()
         self._file.write(ids.data)
         self._file.write(rows.data)
-        self._file.write(bytes(_padding(rows.nbytes)))
         self._file.flush()
         self._counts.append(len(ids))
 
@@ -98,8 +108,3 @@ class RowSpool:
 
 def _bytes_of(ids: NDArray[np.int64], rows: NDArray[np.float32]) -> int:
     return ids.nbytes + rows.nbytes
-
-
-def _padding(num_bytes: int) -> int:
-    """Return how many bytes follow so that ids begin at a multiple of their size."""
-    return -num_bytes % 8

@@ -9,6 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from paramfleet_shared.deltas.merging.file_array import FileArray
+
 __all__ = ["NO_IDS", "PIECE_BYTES", "MergedRows", "Run", "merged", "merged_ids"]
 
 PIECE_BYTES = 32 << 20
@@ -18,13 +20,13 @@ NO_IDS = np.empty(0, np.int64)
 
 
 class Run(NamedTuple):
-    """Sorted rows, mapped or in memory; no id is in both lists."""
+    """Sorted rows, mapped, in memory or in a file; no id is in both lists."""
 
-    ids: NDArray[np.int64]
+    ids: NDArray[np.int64] | FileArray
     """int64 [n], sorted, each once."""
-    rows: NDArray[np.float32]
+    rows: NDArray[np.float32] | FileArray
     """float32 [n, D]."""
-    removed: NDArray[np.int64] = NO_IDS
+    removed: NDArray[np.int64] | FileArray = NO_IDS
     """int64 [m], sorted, each once."""
 
 
@@ -75,7 +77,7 @@ def merged_ids(
 class _List(NamedTuple):
     """Sorted ids of one run."""
 
-    ids: NDArray[np.int64]
+    ids: NDArray[np.int64] | FileArray
     run: int | None
     """Whose rows they have; None if these ids have no row any more."""
 

@@ -40,8 +40,8 @@ def random_run(numbers: np.random.Generator, most: int, span: int = 50) -> Run:
 def expected(runs: list[Run]) -> dict[int, list[float]]:
     found: dict[int, list[float]] = {}
     for ids, rows, removed in runs:
-        found |= dict(zip(ids.tolist(), rows.tolist(), strict=True))
-        for each in removed.tolist():
+        found |= dict(zip(ids[:].tolist(), rows[:].tolist(), strict=True))
+        for each in removed[:].tolist():
             found.pop(each, None)
     return dict(sorted(found.items()))
 
@@ -131,13 +131,13 @@ def test_many_changes_are_folded_with_few_of_them_open(most_runs: int) -> None:
         number=0,
         moment=0.0,
         digest="",
-        tables={"t": BaseTable(table, runs[0].ids, runs[0].rows)},
+        tables={"t": BaseTable(table, runs[0].ids[:], runs[0].rows[:])},
         dense={"w": np.zeros(2, np.float32), "v": np.zeros(1, np.float32)},
     )
     changes = [
         Change(
             moment=0.0,
-            tables={"t": TableChange(*run)},
+            tables={"t": TableChange(run.ids[:], run.rows[:], run.removed[:])},
             dense={"w": np.full(2, number, np.float32)},
         )
         for number, run in enumerate(runs[1:], 1)

@@ -215,7 +215,7 @@ def test_a_command_that_gets_no_memory_says_so_in_one_line(tmp_path: Path) -> No
     words = ["export", str(kept), "--table", "words", "--output", str(tmp_path / "rows.npy")]
     code = (
         "import pathlib, resource\n"
-        "import paramfleet_worker.app.exporting\n"
+        "import paramfleet_worker.app.export.table\n"
         "from paramfleet_worker.__main__ import main\n"
         "pages = int(pathlib.Path('/proc/self/statm').read_text().split()[0])\n"
         "most = pages * resource.getpagesize() + 8_000_000  # less than reads a manifest\n"

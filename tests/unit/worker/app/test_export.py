@@ -2,31 +2,41 @@
 
 import os
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
+from paramfleet_shared.checkpoint.increments import Base, Increment
 from paramfleet_shared.checkpoint.manifest import (
+    CheckpointDamagedError,
     CheckpointWriteError,
     FilePart,
     Manifest,
     ManifestError,
     SavedTable,
+    read_manifest,
     write_manifest,
     write_part,
+    write_removed,
 )
 from paramfleet_shared.checkpoint.saved_rows import NoSuchTableError
 from paramfleet_shared.tables.spec import OptimizerSpec, TableSpec
 from paramfleet_worker.__main__ import main
-from paramfleet_worker.app.exporting import (
+from paramfleet_worker.app.export import rows
+from paramfleet_worker.app.export.paddle import ShardKeys
+from paramfleet_worker.app.export.table import (
     ExportFormatError,
     UnknownSuffixError,
-    WordsError,
     export_table,
 )
+from paramfleet_worker.app.export.words import WordsError
 from paramfleet_worker.config import ExportFormat
 
 IDS = np.array([4, 1, 3], np.int64)
@@ -34,23 +44,41 @@ ROWS = np.array([[0.1, 1e-30], [-2.5, 3.0], [np.pi, 1 / 3]], np.float32)
 ORDER = [1, 2, 0]
 
 
-@pytest.fixture
-def checkpoint(tmp_path: Path) -> Path:
-    folder = tmp_path / "checkpoint"
-    spec = TableSpec(name="words", kind="sparse", dim=2, optimizer=OptimizerSpec(rule="sgd"))
-    none = np.empty((3, 0), np.float32)
+Part = tuple[NDArray[np.int64], NDArray[np.float32]]
+
+
+def saved(
+    folder: Path,
+    parts: Sequence[Part],
+    *,
+    base: Path | None = None,
+    removed: Sequence[int] = (),
+) -> Path:
+    """Write a checkpoint, or an increment of another one: a file for each part."""
+    dim = parts[0][1].shape[1]
+    spec = TableSpec(name="words", kind="sparse", dim=dim, optimizer=OptimizerSpec(rule="sgd"))
     files = tuple(
         write_part(
             folder,
             f"part{number}.safetensors",
             spec,
-            FilePart(ids=IDS[part], values=ROWS[part], states=none[part]),
+            FilePart(ids=ids, values=values, states=np.empty((len(ids), 0), np.float32)),
         )
-        for number, part in enumerate((slice(0, 2), slice(2, 3)))
+        for number, (ids, values) in enumerate(parts)
     )
+    increment = None
+    if base is not None:
+        gone = write_removed(folder, "gone", "words", np.array(removed, np.int64))
+        found = Base(save=read_manifest(base).save, folder=base.name)
+        increment = Increment(base=found, removed=(gone,))
     tables = (SavedTable(spec=spec, version=1),)
-    write_manifest(folder, Manifest(tables=tables, files=files))
+    write_manifest(folder, Manifest(tables=tables, files=files, increment=increment))
     return folder
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return saved(tmp_path / "checkpoint", [(IDS[:2], ROWS[:2]), (IDS[2:], ROWS[2:])])
 
 
 def test_npy_is_rows_and_ids(checkpoint: Path, tmp_path: Path) -> None:
@@ -62,6 +90,115 @@ def test_npy_is_rows_and_ids(checkpoint: Path, tmp_path: Path) -> None:
     assert np.array_equal(np.load(output), ROWS[ORDER])
     assert np.array_equal(np.load(output.with_suffix(".ids.npy")), IDS[ORDER])
     assert len(list(output.parent.iterdir())) == 2
+
+
+def test_ids_have_the_whole_name_of_their_rows(checkpoint: Path, tmp_path: Path) -> None:
+    one, other = tmp_path / "emb.v1", tmp_path / "emb.v2"
+
+    done = [
+        export_table(checkpoint, table="words", format="npy", output=each)
+        for each in (one, other, one)
+    ]
+
+    ids = [tmp_path / "emb.v1.ids.npy", tmp_path / "emb.v2.ids.npy"]
+    assert [each.files for each in done] == [(one, ids[0]), (other, ids[1]), (one, ids[0])]
+    assert np.array_equal(np.load(ids[0]), IDS[ORDER])
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("emb.npy", "emb"),
+        ("emb", "emb.npy"),
+        ("emb.npy", "emb.ids.npy"),
+        ("emb", "emb.ids.npy"),
+    ],
+)
+def test_what_another_export_wrote_is_not_overwritten(
+    checkpoint: Path, tmp_path: Path, first: str, second: str
+) -> None:
+    done = export_table(checkpoint, table="words", format="npy", output=tmp_path / first)
+    before = [path.read_bytes() for path in done.files]
+
+    with pytest.raises(CheckpointWriteError, match=r"emb\.ids\.npy.* has the ids of .*emb"):
+        export_table(checkpoint, table="words", format="npy", output=tmp_path / second)
+
+    assert [path.read_bytes() for path in done.files] == before
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def peak_bytes() -> int:
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return int(status.partition("VmHWM:")[2].split()[0]) << 10
+
+
+@pytest.mark.parametrize("kind", ["npy", "safetensors", "word2vec", "paddle"])
+def test_a_table_is_never_in_memory_as_a_whole(
+    tmp_path: Path, kind: ExportFormat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_rows, dim = 1500, 4096
+    ids = np.random.default_rng(0).permutation(num_rows).astype(np.int64) - 700
+    values = np.tile(ids[:, None].astype(np.float32), (1, dim))
+    checkpoint = saved(
+        tmp_path / "large", [(ids[:700], values[:700]), (ids[700:], values[700:])]
+    )
+    whole = export_table(
+        checkpoint, table="words", format=kind, output=tmp_path / "before" / "t"
+    )
+    former = [path.read_bytes() for path in whole.files]
+    monkeypatch.setattr(rows, "SPOOL_BYTES", 1 << 20)
+    monkeypatch.setattr(rows, "PIECE_BYTES", 1 << 19)
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    begin = peak_bytes()
+
+    done = export_table(checkpoint, table="words", format=kind, output=tmp_path / "after" / "t")
+
+    assert peak_bytes() - begin < values.nbytes // 2
+    assert done.rows == num_rows
+    assert [path.read_bytes() for path in done.files] == former
+
+
+def test_an_increment_is_exported_with_what_it_builds_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "SPOOL_BYTES", 16)
+
+    def one(ids: list[int], number: float) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        return np.array(ids, np.int64), np.full((len(ids), 2), number, np.float32)
+
+    saved(tmp_path / "base", [one([5, 1, -2], 0), one([3, 4], 0)])
+    saved(tmp_path / "next", [one([7, 3], 1)], base=tmp_path / "base", removed=[1, 4, 3])
+    top = saved(tmp_path / "top", [one([4], 2)], base=tmp_path / "next", removed=[7])
+
+    export_table(top, table="words", output=tmp_path / "words.npy")
+
+    assert np.load(tmp_path / "words.ids.npy").tolist() == [-2, 3, 4, 5]
+    assert np.load(tmp_path / "words.npy")[:, 0].tolist() == [0, 1, 2, 0]
+
+
+def test_an_id_in_two_files_is_damage(tmp_path: Path) -> None:
+    part = np.array([1, 2], np.int64), np.zeros((2, 2), np.float32)
+
+    with pytest.raises(CheckpointDamagedError, match="large: 2 ids of table 'words' are there"):
+        export_table(
+            saved(tmp_path / "large", [part, part]), table="words", output=tmp_path / "out"
+        )
+
+    assert [path.name for path in tmp_path.iterdir()] == ["large"]
+
+
+@given(ids=st.lists(st.integers(-(1 << 63), (1 << 63) - 1)), shards=st.integers(1, 1000))
+def test_numbers_of_ids_have_the_order_of_shards(ids: list[int], shards: int) -> None:
+    keys = ShardKeys(shards)
+    ends = [-(1 << 63), (1 << 63) - 1, -1, 0, 1, *ids]
+
+    numbers = keys.numbers(np.array(ends, np.int64))
+
+    order = sorted(set(ends), key=lambda each: (each % (1 << 64) % shards, each))
+    assert [ends[place] for place in np.unique(numbers, return_index=True)[1]] == order
+    of, again = keys.ids(numbers)
+    assert again.tolist() == ends
+    assert of.tolist() == [each % (1 << 64) % shards for each in ends]
 
 
 def test_safetensors_holds_both(checkpoint: Path, tmp_path: Path) -> None:
@@ -140,18 +277,34 @@ def test_word2vec_is_text_to_the_bit(checkpoint: Path, tmp_path: Path) -> None:
     assert read_text(output)[0] == ["one", "three", "four"]
 
 
+def test_only_line_feeds_end_the_lines_of_words(checkpoint: Path, tmp_path: Path) -> None:
+    output, words = tmp_path / "words.txt", tmp_path / "vocabulary"
+    words.write_bytes("zero\u2028o 5\none\x85\r\ntwo\nthree\xa03 3\nfour\x1c".encode())
+
+    export_table(checkpoint, table="words", output=output, words=words)
+
+    lines = output.read_bytes().decode().split("\n")
+    names = [line.split(" ")[0] for line in lines[1:-1]]
+    assert names == ["one\x85", "three\xa03", "four\x1c"]
+
+
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
-        ("a\nb\n", "has 2 lines, and the table has ids from"),
-        ("a\n" * 4 + "b c\n", "line 5 must be"),
+        (b"a\nb\n", "has 2 lines, and the table has ids from 1 to 4"),
+        (b"a\n" * 4 + b"b c\n", "line 5 must be"),
+        (b"a\n" * 5 + b"b\x0bc\n", "line 6 must be"),
+        (b"a\n" * 5 + b"b 1 2\n", "line 6 must be"),
+        (b"a\n" * 5 + b"b\xff\n", "line 6 isn't UTF-8"),
+        (b"a\n" * 5 + b"\n", "line 6 must be"),
+        (b"a\n" * 5 + b"b" * (1 << 20), "line 6 is too long"),
     ],
 )
 def test_words_that_do_not_name_the_ids_are_refused(
-    checkpoint: Path, tmp_path: Path, text: str, rule: str
+    checkpoint: Path, tmp_path: Path, text: bytes, rule: str
 ) -> None:
     words = tmp_path / "vocabulary"
-    words.write_text(text, encoding="utf-8")
+    words.write_bytes(text)
 
     with pytest.raises(WordsError, match=rule):
         export_table(

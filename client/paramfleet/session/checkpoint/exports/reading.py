@@ -8,12 +8,14 @@ from paramfleet_shared.checkpoint.manifest import (
     CheckpointDamagedError,
     FilePart,
     Manifest,
+    SavedFile,
     map_part,
 )
+from paramfleet_shared.files.tensorfile import release_pages
 from paramfleet_shared.tables.rows.states import check_rows
 from paramfleet_shared.tables.spec import TableSpec
 
-__all__ = ["sparse_tables", "table_pieces"]
+__all__ = ["file_pieces", "sparse_tables", "table_pieces"]
 
 PIECE_BYTES = 16 << 20
 """Of rows, with their states, that are in memory at a time."""
@@ -39,15 +41,26 @@ def table_pieces(parts: Path, manifest: Manifest, spec: TableSpec) -> Iterator[F
             manifest says.
     """
     for file in manifest.files:
-        if file.table != spec.name:
-            continue
-        part = map_part(parts, file, spec)
-        ids, columns = part.ids, columns_of(spec) if file.columns is None else file.columns
-        assert ids is not None, "rows have ids"
-        step = max(1, PIECE_BYTES // (8 + 4 * (spec.dim + part.states.shape[1])))
-        for start in range(0, part.num_rows, step):
-            some = slice(start, start + step)
-            values, states = part.values[some], arranged(spec, columns, part.states[some])
-            if wrong := check_rows(spec.optimizer, values, states):
-                raise CheckpointDamagedError(path=str(parts / file.name), reason=wrong)
-            yield FilePart(values=values, states=states, ids=ids[some])
+        if file.table == spec.name:
+            yield from file_pieces(parts, file, spec, piece_bytes=PIECE_BYTES)
+
+
+def file_pieces(
+    parts: Path, file: SavedFile, spec: TableSpec, *, piece_bytes: int
+) -> Iterator[FilePart]:
+    """Yield the rows of one file, as ``table_pieces``; what was read leaves the memory.
+
+    Raises:
+        CheckpointDamagedError: as ``table_pieces``.
+    """
+    part = map_part(parts, file, spec)
+    ids, columns = part.ids, columns_of(spec) if file.columns is None else file.columns
+    assert ids is not None, "rows have ids"
+    step = max(1, piece_bytes // (8 + 4 * (spec.dim + part.states.shape[1])))
+    for start in range(0, part.num_rows, step):
+        some = slice(start, start + step)
+        values, states = part.values[some], arranged(spec, columns, part.states[some])
+        if wrong := check_rows(spec.optimizer, values, states):
+            raise CheckpointDamagedError(path=str(parts / file.name), reason=wrong)
+        yield FilePart(values=values, states=states, ids=ids[some])
+        release_pages(ids)

@@ -8,7 +8,6 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from io import TextIOWrapper
 from pathlib import Path
 from tokenize import TokenError
 from typing import IO, Literal, NamedTuple, cast
@@ -22,6 +21,7 @@ from paramfleet_shared.files.tensorfile import map_tensors
 from paramfleet_worker.app.checkpoints.foreign_rows import (
     OTHER_TABLE,
     ForeignRows,
+    ids_beside,
     numbers_of,
     refuse,
     whole_of,
@@ -41,11 +41,11 @@ __all__ = ["ForeignTable", "PaddleText"]
 _PIECE_LINES = 1 << 16
 """Lines of text whose numbers are made an array at a time."""
 
-_COUNT = re.compile(r"[0-9]{1,18}")
+_COUNT = re.compile(rb"[0-9]{1,18}")
 """How many rows or numbers there are."""
 
 _LONGEST_LINE = 1 << 20
-"""Characters; a row of 65,536 numbers has fewer."""
+"""Bytes; a row of 65,536 numbers has fewer."""
 
 
 class PaddleText(NamedTuple):
@@ -62,7 +62,7 @@ class ForeignTable(NamedTuple):
     """A table that another program has written."""
 
     path: Path
-    """Of ``npy`` the file of rows, with the ids beside it in ``.ids.npy``; of ``safetensors`` a
+    """Of ``npy`` the file of rows, with the ids in ``ids_beside`` it; of ``safetensors`` a
     file with ``ids`` and ``rows``; of ``word2vec`` its text; of ``paddle`` the folder of a
     table, ``000``, with its ``part-*`` files; of ``dcp`` a folder that
     torch.distributed.checkpoint has written, as TorchRec's trainers do."""
@@ -120,7 +120,7 @@ class ForeignTable(NamedTuple):
 
 
 def _read_arrays(path: Path) -> ForeignRows:
-    rows, ids = (_read_array(each) for each in (path, path.with_suffix(".ids.npy")))
+    rows, ids = (_read_array(each) for each in (path, ids_beside(path)))
     return _checked(path, ids, rows)
 
 
@@ -173,7 +173,7 @@ def _checked(path: Path, ids: NDArray[np.generic], rows: NDArray[np.generic]) ->
     return ForeignRows(path, ids.astype(np.int64), rows.astype(np.float32))
 
 
-def _ids_of(words: Path | None) -> Callable[[str], int]:
+def _ids_of(words: Path | None) -> Callable[[bytes], int]:
     """Return what gives a word's id: the line that it has in a list, or the number it is.
 
     Raises:
@@ -183,22 +183,22 @@ def _ids_of(words: Path | None) -> Callable[[str], int]:
         return whole_of
     try:
         with open_regular(words, may_be_link=True) as file:
-            lines = file.read().decode("utf-8").removesuffix("\n").split("\n")
+            lines = file.read().removesuffix(b"\n").split(b"\n")
     except (OSError, ValueError) as error:
         refuse(words, f"can't be read: {error}")
-    known: dict[str, int] = {}
+    known: dict[bytes, int] = {}
     for number, line in enumerate(lines):
-        word = line.rstrip("\r").partition(" ")[0]
+        word = line.rstrip(b"\r").partition(b" ")[0]
         if known.setdefault(word, number) != number:
-            rule = f"line {number + 1}: {word!r} is in line {known[word] + 1}, too"
+            rule = f"line {number + 1}: {_shown(word)} is in line {known[word] + 1}, too"
             refuse(words, f"{rule}: keep the word only in the line of its id")
     return known.__getitem__
 
 
-def _read_words(path: Path, dim: int, id_of: Callable[[str], int]) -> Iterator[ForeignRows]:
+def _read_words(path: Path, dim: int, id_of: Callable[[bytes], int]) -> Iterator[ForeignRows]:
     """Yield the rows of word2vec's text: a line ``n D``, then a word and D numbers a line."""
     lines = _lines(path)
-    head = next(lines, (1, ""))[1].split()
+    head = next(lines, (1, b""))[1].split()
     if len(head) != 2 or not all(_COUNT.fullmatch(each) for each in head):
         refuse(path, "line 1 must say how many rows and numbers there are, as `71290 200`")
     if int(head[1]) != dim:
@@ -206,7 +206,7 @@ def _read_words(path: Path, dim: int, id_of: Callable[[str], int]) -> Iterator[F
         refuse(path, f"{rule}: {OTHER_TABLE}")
     num_rows = 0
 
-    def parsed(number: int, line: str) -> tuple[int, list[float]]:
+    def parsed(number: int, line: bytes) -> tuple[int, list[float]]:
         word, *numbers = line.split()
         if len(numbers) != dim:
             rule = f"line {number} has {len(numbers)} numbers, and a row of the table {dim}"
@@ -220,7 +220,7 @@ def _read_words(path: Path, dim: int, id_of: Callable[[str], int]) -> Iterator[F
                 else "a word of the list that --words names"
             )
             rule = f"must have numbers after its first word, which must be {first}"
-            refuse(path, f"line {number} ({word[:40]!r} ...) {rule}", number)
+            refuse(path, f"line {number} ({_shown(word)} ...) {rule}", number)
 
     for rows in _pieces(path, lines, parsed, dim):
         num_rows += len(rows.ids)
@@ -276,7 +276,7 @@ def _read_values(folder: Path, dim: int) -> Iterator[ForeignRows]:
     """Yield the rows of a text of keys and values."""
     for path in _parts_of(folder):
 
-        def parsed(number: int, line: str, path: Path = path) -> tuple[int, list[float]]:
+        def parsed(number: int, line: bytes, path: Path = path) -> tuple[int, list[float]]:
             id_, row = _parsed(path, number, line)
             if len(row) != dim:
                 rule = f"line {number} has {len(row)} numbers after its key, and a row of the "
@@ -320,7 +320,7 @@ def _read_laid_out(
     """
     lengths = layout.lengths()
 
-    def parsed(number: int, line: str) -> tuple[int, list[float]]:
+    def parsed(number: int, line: bytes) -> tuple[int, list[float]]:
         id_, row = _parsed(path, number, line)
         start = lengths.get(len(row))
         if start is None:
@@ -340,7 +340,7 @@ def _read_laid_out(
     yield from _pieces(path, _lines(path), parsed, width)
 
 
-def _parsed(path: Path, number: int, line: str) -> tuple[int, list[float]]:
+def _parsed(path: Path, number: int, line: bytes) -> tuple[int, list[float]]:
     """Return the id and the numbers of a line.
 
     Raises:
@@ -368,11 +368,14 @@ def _fitting(length: int, num_more: int) -> str:
     return f" (it may be {', or '.join(found)})" if found else ""
 
 
-_BLANK = re.compile(r"\s*")
+def _shown(word: bytes) -> str:
+    return repr(word[:40].decode(errors="replace"))
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield the lines of a text, gzip or not, with their numbers from 1; blank ones aren't.
+
+    They are bytes, as only a line feed ends a line, and only ASCII's blanks end a word.
 
     Raises:
         ForeignTableError: if it isn't text.
@@ -382,13 +385,12 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
             raw: IO[bytes] = stack.enter_context(open_regular(path, may_be_link=True))
             if path.suffix == ".gz":
                 raw = cast("IO[bytes]", stack.enter_context(gzip.open(raw)))
-            file = stack.enter_context(TextIOWrapper(raw, encoding="utf-8"))
             number = 0
-            while line := file.readline(_LONGEST_LINE):
+            while line := raw.readline(_LONGEST_LINE):
                 number += 1
                 if len(line) == _LONGEST_LINE:
                     refuse(path, f"line {number} is too long", number)
-                if not _BLANK.fullmatch(line):
+                if line.strip():
                     yield number, line
     except (OSError, EOFError, ValueError, zlib.error) as error:
         refuse(path, f"can't be read: {error}")
@@ -396,8 +398,8 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def _pieces(
     path: Path,
-    lines: Iterator[tuple[int, str]],
-    parsed: Callable[[int, str], tuple[int, list[float]]],
+    lines: Iterator[tuple[int, bytes]],
+    parsed: Callable[[int, bytes], tuple[int, list[float]]],
     dim: int,
 ) -> Iterator[ForeignRows]:
     ids: list[int] = []

@@ -14,18 +14,23 @@ from numpy.typing import NDArray
 from paramfleet_shared.errors import ContractError
 
 __all__ = [
+    "IDS_SUFFIX",
     "OTHER_TABLE",
     "ForeignRows",
     "ForeignTableError",
+    "ids_beside",
     "numbers_of",
     "refuse",
     "whole_of",
 ]
 
+IDS_SUFFIX = ".ids.npy"
+"""Of the file with the ids of rows that another file has."""
+
 OTHER_TABLE = "name another table (--table), or a checkpoint with rows of that width (--into)"
 """What to do where rows don't fit."""
 
-_WHOLE = re.compile(r"[+-]?[0-9]+")
+_WHOLE = re.compile(rb"[+-]?[0-9]+")
 
 
 class ForeignTableError(ContractError):
@@ -52,6 +57,11 @@ class ForeignRows(NamedTuple):
     """float32 [n, W], if they are known: of tables with an accessor."""
 
 
+def ids_beside(rows: Path) -> Path:
+    """Return the file with the ids of a file of rows: ``u.npy`` has ``u.ids.npy``."""
+    return rows.with_name(rows.name.removesuffix(".npy") + IDS_SUFFIX)
+
+
 def refuse(path: Path, rule: str, line: int = 0) -> NoReturn:
     """Say what is wrong with a table.
 
@@ -61,7 +71,7 @@ def refuse(path: Path, rule: str, line: int = 0) -> NoReturn:
     raise ForeignTableError(path=str(path), line=line, rule=rule)
 
 
-def whole_of(text: str) -> int:
+def whole_of(text: bytes) -> int:
     """Return a whole number as programs write it: Python reads `1_0` and other digits, too.
 
     Raises:
@@ -72,13 +82,13 @@ def whole_of(text: str) -> int:
     return int(text)
 
 
-def numbers_of(texts: Sequence[str]) -> list[float]:
+def numbers_of(texts: Sequence[bytes]) -> list[float]:
     """Return numbers as programs write them: Python reads `1_5` and other digits, too.
 
     Raises:
         ValueError: if one is none.
     """
-    joined = "".join(texts)
-    if "_" in joined or not joined.isascii():
+    joined = b"".join(texts)
+    if b"_" in joined or not joined.isascii():
         raise ValueError("has what is no number")
     return [float(each) for each in texts]

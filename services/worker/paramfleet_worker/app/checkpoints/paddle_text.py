@@ -18,9 +18,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from paramfleet.session.saved_progress import read_progress
 from paramfleet_shared.checkpoint.layers import Layers
-from paramfleet_shared.checkpoint.manifest import FilePart
+from paramfleet_shared.checkpoint.manifest import MANIFEST, FilePart, ManifestError
 from paramfleet_shared.tables.rows.layout import RowLayout
 from paramfleet_shared.tables.rules.ctr.accessor import NUM_SHORT, STATISTICS
 from paramfleet_shared.tables.spec import TableSpec
@@ -195,11 +194,13 @@ def day_of(layers: Layers, table: str) -> int:
 
     Raises:
         ManifestError: if the manifest describes it wrongly.
-        CheckpointDamagedError: if its file isn't what was saved.
     """
     folder, manifest = layers.top
-    progress = read_progress(folder, manifest)
-    return 0 if progress is None else progress.days.get(table, 0)
+    try:
+        return 0 if manifest.progress is None else manifest.progress.days.get(table, 0)
+    except (TypeError, ValueError) as error:
+        rule = f"is malformed: the progress: {error!r}"
+        raise ManifestError(path=str(folder / MANIFEST), rule=rule) from error
 
 
 def lines_of(part: FilePart, counted: CountedRows | None) -> Iterator[str]:

@@ -152,8 +152,8 @@ def _compact(path: Path, *, output: Path | None, as_json: bool) -> None:
     "--output",
     required=True,
     type=click.Path(path_type=Path),
-    help="File to write; npy also writes the ids, to a second file .ids.npy. For paddle a "
-    "folder, in which the table gets its own folder, such as 000.",
+    help="File to write; npy also writes the ids, to a second file: u.ids.npy for u.npy. For "
+    "paddle a folder, in which the table gets its own folder, such as 000.",
 )
 @click.option(
     "--words",
@@ -173,7 +173,8 @@ def export(checkpoint: Path, *, shards: int, compress: bool, **options: Any) -> 
 
     The formats are npy, safetensors, the text of word2vec, and that of Paddle.
     """
-    from paramfleet_worker.app.exporting import PaddleFiles, export_table  # noqa: PLC0415 -- slow
+    from paramfleet_worker.app.export.paddle import PaddleFiles  # noqa: PLC0415 -- slow
+    from paramfleet_worker.app.export.table import export_table  # noqa: PLC0415 -- slow
 
     def run() -> int:
         done = export_table(checkpoint, **options, paddle=PaddleFiles(shards, compress))

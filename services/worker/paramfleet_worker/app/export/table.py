@@ -3,42 +3,30 @@
 Shape legend: n = rows, D = row width.
 """
 
-import gzip
-import secrets
-import shutil
-from collections.abc import Iterator
-from io import TextIOWrapper
+from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import NamedTuple
 
 from paramfleet_shared.checkpoint.layers import Layers, read_layers
-from paramfleet_shared.checkpoint.manifest import (
-    MANIFEST,
-    CheckpointWriteError,
-    FilePart,
-    read_manifest,
-    sync_directory,
-)
-from paramfleet_shared.checkpoint.saved_rows import load_rows, sparse_spec
+from paramfleet_shared.checkpoint.manifest import MANIFEST, CheckpointWriteError
+from paramfleet_shared.checkpoint.one_manifest import one_manifest
+from paramfleet_shared.checkpoint.saved_rows import sparse_spec
+from paramfleet_shared.deltas.base_writing import temporary_near
 from paramfleet_shared.errors import ContractError
 from paramfleet_shared.files.documents import read_content, read_document
-from paramfleet_shared.files.regular_files import replaced
-from paramfleet_shared.files.tensorfile import put_tensors
 from paramfleet_shared.tables.spec import TableSpec
-from paramfleet_worker.app.checkpoints.paddle_text import CountedRows, day_of, lines_of
+from paramfleet_worker.app.export.files import (
+    check_arrays,
+    write_arrays,
+    write_tensors,
+    write_text,
+)
+from paramfleet_worker.app.export.paddle import PaddleFiles, write_paddle
+from paramfleet_worker.app.export.rows import SortedRows
+from paramfleet_worker.app.export.words import WordList, opened_words
 from paramfleet_worker.config import ExportFormat
 
-__all__ = [
-    "ExportFormatError",
-    "Exported",
-    "PaddleFiles",
-    "UnknownSuffixError",
-    "WordsError",
-    "export_table",
-]
+__all__ = ["ExportFormatError", "Exported", "UnknownSuffixError", "export_table"]
 
 _BY_SUFFIX: dict[str, ExportFormat] = {
     ".npy": "npy",
@@ -76,30 +64,12 @@ class UnknownSuffixError(ContractError):
     )
 
 
-class PaddleFiles(NamedTuple):
-    """How the files of Paddle's table text are written."""
-
-    shards: int = 1
-    """How many: rows are divided by their keys, as Paddle does with one server."""
-    compress: bool = False
-    """Whether with gzip."""
-
-
 class Exported(NamedTuple):
     """What was written."""
 
     rows: int
     files: tuple[Path, ...]
     """The first one is that which was named."""
-
-
-class WordsError(ContractError):
-    """A list of words doesn't name the ids of a table."""
-
-    code = "contract.words"
-    path: str
-    rule: str
-    sentence = "{path}: {rule}"
 
 
 def export_table(
@@ -113,11 +83,15 @@ def export_table(
 ) -> Exported:
     """Write the rows of a sparse table, sorted by id, without optimizer state.
 
-    ``npy`` writes rows float32 [n, D] to ``output`` and ids int64 [n] beside it, to
-    ``.ids.npy``; ``safetensors`` both to one file, as ``rows`` and ``ids``; ``word2vec`` the
-    text format of that tool: a line ``n D``, then a word and its numbers a line. ``paddle``
-    writes the table text of Paddle to a folder, with counts, days and states of rows that have
-    an accessor, in the order of ``CtrCommonAccessor``: ``<table>/part-000-<shard>``.
+    Rows are sorted in a temporary file without a name in the folder of the output, which needs
+    as much of the disk as the rows do. Memory holds some of them at a time.
+
+    ``npy`` writes rows float32 [n, D] to ``output`` and ids int64 [n] beside it: to
+    ``u.ids.npy`` for ``u.npy``, and to ``u.v1.ids.npy`` for ``u.v1``. ``safetensors`` writes
+    both to one file, as ``rows`` and ``ids``. ``word2vec`` writes the text format of that tool:
+    a line ``n D``, then a word and its numbers a line. ``paddle`` writes the table text of
+    Paddle to a folder, with counts, days and states of rows that have an accessor, in the
+    order of ``CtrCommonAccessor``: ``<table>/part-000-<shard>``.
 
     Args:
         checkpoint: A folder that ``fleet.save_persistables`` wrote.
@@ -128,7 +102,8 @@ def export_table(
         output: The file; one of that name is replaced. Of ``paddle`` the folder, which must not
             have that table as yet.
         words: For ``word2vec``: a file whose line i, from 0, is the word of id i, perhaps
-            with a blank and its count. Ids are words themselves without it.
+            with a blank and its count. Only a line feed ends a line, and only ASCII's blanks
+            end a word. Ids are words themselves without it.
         paddle: Of ``paddle``: its files.
 
     Returns:
@@ -142,7 +117,7 @@ def export_table(
         NoSuchTableError: if it has no such table.
         WordsError: if there are too few words, or one has a space in it.
         CheckpointWriteError: if the output is a folder, or in that of a checkpoint or an
-            export, or the system refuses.
+            export, or a file of it is that of other rows' ids, or the system refuses.
     """
     if format != "paddle" and (not output.name or output.is_dir()):
         raise CheckpointWriteError(path=str(output), reason="is a folder; name a file in it")
@@ -151,102 +126,69 @@ def export_table(
     ):
         reason = "is in the folder of a checkpoint or an export; name a file elsewhere"
         raise CheckpointWriteError(path=str(output), reason=reason)
-    if format == "paddle":
-        return _write_paddle(checkpoint, table, output, paddle)
+    kind = _format_of(output, format)
+    if kind == "npy":
+        check_arrays(output)
+    with ExitStack() as stack:
+        manifest = stack.enter_context(one_manifest(checkpoint))
+        spec = sparse_spec(checkpoint, manifest, table)
+        layers = read_layers(checkpoint, manifest)
+        listed = None
+        if words is not None and kind == "word2vec":
+            listed = stack.enter_context(opened_words(words))
+        try:
+            return _write(layers, spec, kind, output, listed, paddle)
+        except OSError as error:
+            raise CheckpointWriteError(path=str(output), reason=str(error)) from error
+
+
+def _format_of(output: Path, given: ExportFormat | None) -> ExportFormat:
+    """Return the format of a file.
+
+    Raises:
+        UnknownSuffixError: if its name has a suffix of no format, and none is given.
+        ExportFormatError: if its suffix is that of another format.
+    """
+    if given == "paddle":  # a folder
+        return given
     by_name = _BY_SUFFIX.get(output.suffix.lower())
-    if output.suffix and format is None and by_name is None:
+    if output.suffix and given is None and by_name is None:
         raise UnknownSuffixError(path=str(output), suffixes=", ".join(_BY_SUFFIX))
-    kind = format or by_name or _USUAL
+    kind = given or by_name or _USUAL
     if by_name not in {None, kind}:
         raise ExportFormatError(path=str(output), by_name=str(by_name), format=kind)
-    whole = load_rows(checkpoint, table)
-    names = _names(whole.ids, words) if kind == "word2vec" else iter(())
+    return kind
+
+
+def _write(
+    layers: Layers,
+    spec: TableSpec,
+    kind: ExportFormat,
+    output: Path,
+    words: WordList | None,
+    paddle: PaddleFiles,
+) -> Exported:
+    """Write a table.
+
+    Raises:
+        OSError: if the system refuses.
+    """
+    folder = output if kind == "paddle" else output.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = temporary_near(folder)
+    if kind == "paddle":
+        return Exported(*write_paddle(layers, spec, output, temporary, paddle))
+    rows = SortedRows(layers, spec, temporary)
     files: tuple[Path, ...] = (output,)
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        if kind == "safetensors":
-            tensors: dict[str, NDArray[Any]] = {"ids": whole.ids, "rows": whole.rows}
-            with replaced(output) as file:
-                put_tensors(file, tensors, {"table": table})
-        elif kind == "npy":
-            files += (output.with_suffix(".ids.npy"),)
-            _save_array(files[-1], whole.ids)
-            _save_array(output, whole.rows)
-        else:
-            _save_text(output, names, whole.rows)
-    except OSError as error:
-        raise CheckpointWriteError(path=str(output), reason=str(error)) from error
-    return Exported(len(whole.ids), files)
-
-
-def _write_paddle(checkpoint: Path, table: str, output: Path, written: PaddleFiles) -> Exported:
-    """Write Paddle's table text, the folder's name last.
-
-    Raises:
-        CheckpointWriteError: if the table's folder is there, or the system refuses.
-    """
-    manifest = read_manifest(checkpoint)
-    layers = read_layers(checkpoint, manifest)
-    spec = sparse_spec(checkpoint, manifest, table)
-    sparse = [each.spec.name for each in manifest.tables if each.spec.kind == "sparse"]
-    part = _whole_of(layers, spec)
-    counted = None
-    if spec.optimizer.num_counts:
-        counted = CountedRows(spec, day_of(layers, table))
-    folder = output / f"{sparse.index(table):03d}"
-    if folder.exists():
-        raise CheckpointWriteError(
-            path=str(folder),
-            reason="is there already: remove it, or name another folder (--output)",
-        )
-    temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
-    suffix = ".gz" if written.compress else ""
-    names = [f"part-000-{shard:05d}{suffix}" for shard in range(written.shards)]
-    assert part.ids is not None, "rows have ids"
-    shards = part.ids.view(np.uint64) % np.uint64(written.shards)
-    try:
-        temporary.mkdir(parents=True)
-        for shard, name in enumerate(names):
-            rows = shards == shard
-            some = FilePart(
-                ids=part.ids[rows], values=part.values[rows], states=part.states[rows]
-            )
-            with replaced(temporary / name) as file:
-                _write_part(file, lines_of(some, counted), compress=written.compress)
-        sync_directory(temporary)
-        temporary.rename(folder)
-        sync_directory(output)
-    except OSError as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise CheckpointWriteError(path=str(output), reason=str(error)) from error
-    return Exported(len(part.ids), tuple(folder / name for name in names))
-
-
-def _write_part(file: IO[bytes], lines: Iterator[str], *, compress: bool) -> None:
-    if compress:
-        with gzip.GzipFile(fileobj=file, mode="wb", mtime=0) as packed:
-            packed.writelines(line.encode() for line in lines)
+    if kind == "safetensors":
+        write_tensors(output, rows, spec.name)
+    elif kind == "npy":
+        files += (write_arrays(output, rows),)
     else:
-        file.writelines(line.encode() for line in lines)
-
-
-def _whole_of(layers: Layers, spec: TableSpec) -> FilePart:
-    """Return all rows of a table, sorted by id, with their states.
-
-    Raises:
-        CheckpointDamagedError: if a file isn't what was saved.
-    """
-    parts = [file.read() for file in layers.files(spec.name)]
-    width = parts[0].states.shape[1] if parts else 0
-    ids = np.concatenate([np.empty(0, np.int64), *(p.ids for p in parts if p.ids is not None)])
-    values = [np.empty((0, spec.dim), np.float32), *(p.values for p in parts)]
-    states = [np.empty((0, width), np.float32), *(p.states for p in parts)]
-    order = np.argsort(ids, kind="stable")
-    return FilePart(
-        ids=ids[order],
-        values=np.concatenate(values)[order],
-        states=np.concatenate(states)[order],
-    )
+        if words is not None:
+            words.check(*rows.bounds)
+        write_text(output, rows, words)
+    return Exported(rows.count, files)
 
 
 def _is_below(output: Path, checkpoint: Path) -> bool:
@@ -261,45 +203,3 @@ def _is_of_ours(folder: Path) -> bool:
     except (OSError, ValueError):
         return False
     return type(document) is dict and str(document.get("format")).startswith("paramfleet-")
-
-
-def _names(ids: NDArray[np.int64], words: Path | None) -> Iterator[str]:
-    if words is None:
-        return map(str, ids.tolist())
-    try:
-        known = words.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise WordsError(path=str(words), rule=f"can't be read ({error})") from error
-    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < len(known):
-        rule = (
-            f"has {len(known)} lines, and the table has ids from {ids.min()} to {ids.max()}: "
-            "line i is the word of id i, from 0; give a longer list, or none (--words)"
-        )
-        raise WordsError(path=str(words), rule=rule)
-    for number, line in enumerate(known, start=1):
-        word, *count = line.split(" ")
-        is_word = len(word.split()) == 1 and word == word.strip()
-        if not is_word or len(count) > 1 or not all(each.isdecimal() for each in count):
-            rule = f"line {number} must be one word, and perhaps its count, not {line!r}"
-            raise WordsError(path=str(words), rule=rule)
-    return (known[each].partition(" ")[0] for each in ids.tolist())
-
-
-def _save_array(path: Path, array: NDArray[np.generic]) -> None:
-    with replaced(path) as file:
-        np.save(file, array, allow_pickle=False)
-
-
-def _save_text(path: Path, names: Iterator[str], rows: NDArray[np.float32]) -> None:
-    with replaced(path) as file:
-        text = TextIOWrapper(file, encoding="utf-8", newline="\n")
-        text.write(f"{rows.shape[0]} {rows.shape[1]}\n")
-        _write_lines(text, names, rows)
-        text.detach()  # has written all, and leaves the file open
-
-
-def _write_lines(file: IO[str], names: Iterator[str], rows: NDArray[np.float32]) -> None:
-    for name, row in zip(names, rows, strict=True):
-        # nine digits are a float32 to the bit
-        numbers = " ".join(f"{number:.9g}" for number in row.tolist())
-        file.write(f"{name} {numbers}\n")

@@ -23,7 +23,7 @@ from paramfleet_worker.app.checkpoints.foreign_rows import ForeignTableError
 from paramfleet_worker.app.checkpoints.importing import import_table
 from paramfleet_worker.app.checkpoints.paddle_text import ACCESSORS, PADDLE_RULES
 from paramfleet_worker.app.checkpoints.verifying import verify
-from paramfleet_worker.app.exporting import export_table
+from paramfleet_worker.app.export.table import export_table
 from paramfleet_worker.config import ExportFormat, ImportFormat, PaddleAccessor, PaddleRule
 
 Write = Callable[..., Path]
@@ -179,7 +179,8 @@ def test_words_have_the_ids_of_their_lines(write: Write, tmp_path: Path) -> None
         ("1 2\n1 1e300 3\n", "the row of id 1 has a number that isn't finite: mend"),
         ("1 2\n9223372036854775808 2 3\n", "is no id of 64 bits"),
         ("1 2\n" + "1" * 5000 + " 2 3\n", "give the list of them by --words"),
-        (b"\xff\xfe", "can't be read"),
+        (b"\xff\xfe", "line 1 must say how many rows"),
+        ("1 2\nx\xa0y 2 3\n", "line 2 ('x\\xa0y' ...) must have numbers after its first word"),
         ("1 2\n1 2 " + "3" * (1 << 20), "line 2 is too long"),
     ],
 )
@@ -284,6 +285,17 @@ def test_words_have_lines_that_only_line_feeds_end(write: Write, tmp_path: Path)
     source = ForeignTable(tmp_path / "t.vec", "word2vec", words=tmp_path / "words")
 
     assert load_rows(imported(tmp_path, source, write()), "ads").ids.tolist() == [1, 2, 3]
+
+
+def test_words_with_blanks_of_unicode_come_back(write: Write, tmp_path: Path) -> None:
+    base, words, text = write("base", ids=[0, 1, 2]), tmp_path / "words", tmp_path / "t.vec"
+    words.write_bytes("a\u2028b\nc\x85\nd\x1c\xa0e 7\n".encode())
+    export_table(base, table="ads", output=text, words=words)
+    source = ForeignTable(text, "word2vec", words=words)
+
+    found = load_rows(imported(tmp_path, source, write("other", ids=[999])), "ads")
+
+    assert found.rows.tobytes() == load_rows(base, "ads").rows.tobytes()
 
 
 @pytest.mark.parametrize("form", ["npy", "safetensors", "word2vec", "paddle", "dcp"])

@@ -22,7 +22,8 @@ from paramfleet_worker.__main__ import main
 from paramfleet_worker.app.checkpoints.foreign import ForeignTable, PaddleText
 from paramfleet_worker.app.checkpoints.foreign_rows import ForeignTableError
 from paramfleet_worker.app.checkpoints.importing import import_table
-from paramfleet_worker.app.exporting import PaddleFiles, export_table
+from paramfleet_worker.app.export.paddle import PaddleFiles
+from paramfleet_worker.app.export.table import export_table
 
 BIG = -3
 """An id whose key is beyond 2^63."""
