@@ -161,12 +161,12 @@ def test_the_server_that_waits_for_a_worker_is_shown_first(jobs: Any, browser: A
 
     running.send("worker1", signal.SIGSTOP)
     try:
-        expect(page.locator("#waits.named")).to_have_text("server 0 waits for worker 1")
+        expect(page.locator("#waits.named")).to_have_text("pserver 0 waits for worker 1")
         expect(page.locator("#servers tbody tr").first).to_contain_text("1")
         assert violations(page) == []
     finally:
         running.send("worker1", signal.SIGCONT)
-    expect(page.locator("#waits")).to_have_text("no server waits")
+    expect(page.locator("#waits")).to_have_text("no pserver waits")
     page.close()
     running.admin().post("end")
     assert set(running.end().codes.values()) == {0}
@@ -286,7 +286,7 @@ def look_at_what_is_first(page: Any) -> None:
     expect(page.locator("#growth-chart path.curve")).to_have_count(rows_and_dense)
     query = f"{PROMETHEUS}/graph?g0.expr=paramfleet_job_samples_per_s&g0.tab=0"
     expect(page.get_by_role("link", name="Prometheus")).to_have_attribute("href", query)
-    expect(page.locator("#waits")).to_have_text("no server waits")
+    expect(page.locator("#waits")).to_have_text("no pserver waits")
 
 
 LAYOUT = """() => {

@@ -238,7 +238,7 @@ class AdminService:
         vouchers = [voucher for _, voucher in self._rpc_routes.snapshot.vouchers.values()]
         by_launcher = any(each.scales for each in vouchers)
         alive = len(self._rpc_routes.planning.alive())
-        words = f"an operator asked for {wanted} processes for pservers"
+        words = f"an operator asked for {wanted} pservers"
         self.view.note("operator.scale", words, now=self.now_s(), pservers=wanted)
         return {
             "pservers": wanted,
@@ -355,11 +355,11 @@ def _advice(wanted: int, missing: int, *, num_replicas: int) -> str:
             "--hosting=planned` with the job's settings"
         )
     elif missing < 0:
-        said.append("surplus processes move their groups, and then end")
+        said.append("surplus pservers move their groups, and then end")
     if wanted <= num_replicas:
         said.append(
-            f"{wanted} processes are too few for {num_replicas} replicas: groups have none, "
-            "and if the last process of a group dies without a disk, its values are lost"
+            f"{wanted} pservers are too few for {num_replicas} replicas: groups have none, "
+            "and if the last pserver of a group dies without a disk, its values are lost"
         )
     return "; ".join(said)
 

@@ -189,7 +189,8 @@ function drawState(status) {
     ["loss", status.loss],
     ["examples/s", status.samples_per_s],
     ["workers", status.worker_num],
-    ["servers", status.server_num],
+    ["pservers", status.plan ? status.plan.processes.filter((p) => p.alive).length : status.server_num],
+    ...(status.plan ? [["groups", status.server_num]] : []),
     ["lr", status.settings.lr],
     ["k_steps", status.settings.k_steps],
     ["max staleness", status.settings.max_staleness],
@@ -208,7 +209,7 @@ function drawState(status) {
   const isFree = ["async", "geo"].includes(status.mode);
   const nobody = isFree ? "no worker waits for a slower one" : "no worker is behind";
   name("straggler", status.straggler?.words, nobody);
-  name("waits", status.servers.map(lastingWaitOf).filter(Boolean).join("; "), "no server waits");
+  name("waits", status.servers.map(lastingWaitOf).filter(Boolean).join("; "), `no ${partWord(status)} waits`);
   const link = at("prometheus");
   link.hidden = !status.prometheus_url;
   if (status.prometheus_url && !link.href) {
@@ -224,14 +225,20 @@ function name(id, words, nothing) {
   line.classList.toggle("named", Boolean(words));
 }
 
-// What a server waits for, in words; empty if for nothing.
+// What the rows of `status.servers` are: the parts of pservers where a plan says who hosts them.
+function partWord(status) {
+  return status.plan ? "group" : "pserver";
+}
+
+// What a part waits for, in words; empty if for nothing.
 function waitOf(server) {
-  if (server.disk_fault) return `the disk of server ${server.index} takes no change: ${server.disk_fault}`;
-  if (!server.alive) return `server ${server.index} is ${stateOf(server)}`;
-  if (server.restoring) return `server ${server.index} restores its tables: ${progressOf(server.restoring)}`;
+  const name = `${partWord(view.status)} ${server.index}`;
+  if (server.disk_fault) return `the disk of ${name} takes no change: ${server.disk_fault}`;
+  if (!server.alive) return `${name} is ${stateOf(server)}`;
+  if (server.restoring) return `${name} restores its tables: ${progressOf(server.restoring)}`;
   if (!server.waiting_for.length) return "";
   const many = server.waiting_for.length > 1 ? "workers" : "worker";
-  return `server ${server.index} waits for ${many} ${server.waiting_for.join(", ")}`;
+  return `${name} waits for ${many} ${server.waiting_for.join(", ")}`;
 }
 
 // How far a server is that restores its tables: the snapshot comes first, then the log behind it.
@@ -280,15 +287,17 @@ function drawCurves(status) {
   charts.legend(at("loss-legend"), losses.map((each) => each.name));
   const speeds = seriesOf(view.workers, "worker", (s) => numberOr(s.samples_per_s));
   charts.curves(at("speed-chart"), "samples a second of each worker", speeds, now);
-  const load = seriesOf(view.servers, "server", (s) => numberOr(s.requests_per_s));
-  charts.curves(at("load-chart"), "requests a second of each server", load, now);
+  const part = partWord(status);
+  const load = seriesOf(view.servers, part, (s) => numberOr(s.requests_per_s));
+  name("load-title", "", `Requests a second of each ${part}`);
+  charts.curves(at("load-chart"), `requests a second of each ${part}`, load, now);
   const names = [...new Set(view.tables.flatMap((sample) => Object.keys(sample.rows)))].slice(0, 8);
   const growth = names.map((table, color) => ({
     name: table,
     color,
     points: view.tables.map((sample) => [sample.at_s, numberOr(sample.rows[table])]),
   }));
-  charts.curves(at("growth-chart"), "rows of each table, over all servers", growth, now);
+  charts.curves(at("growth-chart"), "rows of each table, over all pservers", growth, now);
   charts.legend(at("growth-legend"), names);
   const split = status.workers
     .filter((worker) => !worker.done && Object.keys(worker.split).length)
@@ -368,8 +377,10 @@ function drawTables(status) {
       rank, d.day, d.pass, d.state, d.waits_for ?? "", d.waited_s ?? "",
     ]),
   );
+  const part = partWord(status);
+  name("servers-title", "", part === "group" ? "Groups" : "Pservers");
   charts.table(
-    at("servers"), "one row a server",
+    at("servers"), `one row a ${part}`,
     ["index", "host", "state", "requests/s", "ms a request", "rows", "bytes", "waits for workers"],
     firstThose(status.servers, waitOf).map((s) => [
       s.index, s.host, s.alive ? s.state : stateOf(s), s.requests_per_s, s.request_ms, s.rows,
@@ -378,7 +389,7 @@ function drawTables(status) {
   );
   drawPlan(status.plan);
   charts.table(
-    at("tables"), "over all servers",
+    at("tables"), "over all pservers",
     ["name", "tier", "rows", "rows/min", "bytes", "refused", "removed", "age", "score", "pulls", "pushes"],
     status.tables.map((t) => [
       t.name, t.tier, t.rows, growthOf(t.name), t.bytes, t.refused, t.removed, middle(t.ages), middle(t.scores),
@@ -388,7 +399,7 @@ function drawTables(status) {
   const shards = status.tables.flatMap((t) => t.shards.map((shard) => [t.name, shard]));
   charts.table(
     at("shards"), "the most used of each table, by rows read and changed",
-    ["table", "shard", "server", "rows", "bytes", "read", "changed"],
+    ["table", "shard", part, "rows", "bytes", "read", "changed"],
     shards.map(([name, s]) => [name, s.shard, s.server, s.rows, s.bytes, s.pulled, s.pushed]),
   );
   charts.table(
@@ -405,8 +416,8 @@ function drawPlan(plan) {
   const words = `${bare}${plan.moves} moves, ${plan.takeovers} takeovers`;
   if (at("plan-words").textContent !== words) at("plan-words").textContent = words;
   charts.table(
-    at("processes"), "one row a process",
-    ["process", "host", "state", "groups", "follows"],
+    at("processes"), "one row a pserver",
+    ["pserver", "host", "state", "groups", "follows"],
     plan.processes.map((p) => [
       p.index, p.host, !p.alive ? "gone" : p.draining ? "draining" : "serving",
       p.groups.join(", "), p.follows.join(", "),

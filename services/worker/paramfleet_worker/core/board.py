@@ -38,6 +38,7 @@ _TITLES = {
     "samples_per_s": "examples/s",
     "rows_in_memory": "in memory",
     "rows_on_disk": "on disk",
+    "process": "pserver",
 }
 """What stands over a column that isn't called so."""
 
@@ -51,7 +52,7 @@ _OF_WORKERS = (
 )
 _OF_SERVERS = (
     "rows: of tables, and values of dense parameters  request_ms: of a request, mean",
-    "last_seen_s: since the server was heard of last",
+    "last_seen_s: since it was heard of last",
 )
 """What the columns mean whose names don't say it."""
 
@@ -59,14 +60,14 @@ _OF_TABLES = (
     "bytes: of memory  admitted: ids that an entry gave a row",
     "refused: how often an id got none  removed: rows that went",
 )
-_OF_ROWS_ON_DISK = "rows: in memory and on disk together, of all servers"
+_OF_ROWS_ON_DISK = "rows: in memory and on disk together, of all pservers"
 
 _GO_AHEAD = {"async": "max_staleness", "geo": "k_steps"}
 """Modes in which no worker waits for a slower one, and the setting that counts there."""
 
 
 def board(status: Mapping[str, Any], *, width: int = 120) -> list[str]:
-    """Return the whole job: a line of state, the workers, the servers, who lags.
+    """Return the whole job: a line of state, the workers, the pservers or groups, who lags.
 
     Args:
         status: What ``/api/v1/status`` answers.
@@ -82,25 +83,26 @@ def board(status: Mapping[str, Any], *, width: int = 120) -> list[str]:
     lines += rows_of(workers, shown)
     lines += _OF_WORKERS
     lines += _of_data(status["workers"], width)
-    lines += ["", "servers"]
     of_servers = ("index", "requests_per_s", "request_ms", "rows", "bytes", "last_seen_s")
     plan = status.get("plan")
+    part = "group" if plan else "pserver"
+    lines += ["", f"{part}s"]
     hosts = ("process",) if plan else ()
     lines += rows_of(status["servers"], (of_servers[0], *hosts, "state", *of_servers[1:]))
     lines += _OF_SERVERS
     lines += _of_plan(plan) if plan else []
     lines += [
-        f"server {each['index']} is lost; the job waits {_shown(each['waits_s'])} s more for it"
+        f"{part} {each['index']} is lost; the job waits {_shown(each['waits_s'])} s more for it"
         for each in status["servers"]
         if each.get("waits_s") is not None
     ]
     lines += [
-        f"server {each['index']} restores its tables: {_progress_of(each['restoring'])}"
+        f"{part} {each['index']} restores its tables: {_progress_of(each['restoring'])}"
         for each in status["servers"]
         if each.get("restoring")
     ]
     lines += [
-        f"server {each['index']}: its disk takes no change ({each['disk_fault']}); pushes wait"
+        f"{part} {each['index']}: its disk takes no change ({each['disk_fault']}); pushes wait"
         for each in status["servers"]
         if each.get("disk_fault")
     ]
@@ -161,10 +163,10 @@ def _of_plan(plan: Mapping[str, Any]) -> list[str]:
     processes = [
         {**each, "state": _state_of(each)} for each in plan["processes"] if each["alive"]
     ]
-    lines = ["", "processes that host servers", *rows_of(processes, PROCESS_COLUMNS)]
+    lines = ["", "pservers", *rows_of(processes, PROCESS_COLUMNS)]
     if plan["wanted"] and plan["wanted"] != len(processes):
-        lines.append(f"{plan['wanted']} processes are requested, {len(processes)} are running")
-    lines += ["", "groups, each a server's part", *rows_of(plan["groups"], GROUP_COLUMNS)]
+        lines.append(f"{plan['wanted']} pservers are requested, {len(processes)} are running")
+    lines += ["", "who has which group", *rows_of(plan["groups"], GROUP_COLUMNS)]
     if plan["unprotected"]:
         lines.append(f"without a follower: groups {_shown(plan['unprotected'])}")
     return lines

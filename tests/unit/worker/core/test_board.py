@@ -29,7 +29,7 @@ def test_the_board_tells_the_job_its_members_and_who_lags() -> None:
     assert lines[2] == "workers"
     assert "dd<<<<##########>>.." in lines[4]
     assert lines[5].endswith("its data is slow")
-    assert "servers" in lines
+    assert "pservers" in lines
     legend = [line for line in lines if line.startswith(("staleness: ", "rows: "))]
     assert len(legend) == 2
     assert max(map(len, legend)) < 80, "as wide as a terminal at least"
@@ -81,7 +81,7 @@ def test_tables_tell_how_many_rows_are_in_memory_and_on_disk_where_some_are() ->
     assert lines[0].split()[:7] == ["name", "tier", "rows", "in", "memory", "on", "disk"]
     assert lines[1].split()[:5] == ["ads", "memory", "20", "20", "0"]
     assert lines[2].split()[:5] == ["users", "memory+disk", "7,000", "1,500", "5,500"]
-    assert "rows: in memory and on disk together, of all servers" in lines
+    assert "rows: in memory and on disk together, of all pservers" in lines
     without = tables_of([ads])
     assert "on disk" not in "\n".join(without)
     for each in (lines, without):
@@ -95,7 +95,7 @@ def test_the_board_says_that_a_server_is_waited_for() -> None:
 
     lines = board({**STATUS, "servers": [*STATUS["servers"], lost]})
 
-    assert "server 1 is lost; the job waits 41.5 s more for it" in lines
+    assert "pserver 1 is lost; the job waits 41.5 s more for it" in lines
 
 
 def test_the_board_says_how_far_a_server_is_that_restores_its_tables() -> None:
@@ -108,18 +108,18 @@ def test_the_board_says_how_far_a_server_is_that_restores_its_tables() -> None:
         }
         server = {**STATUS["servers"][0], "state": "restoring", "rows": None, "bytes": None}
         lines = board({**STATUS, "servers": [{**server, "restoring": progress | restoring}]})
-        row = lines.index("servers") + 2
-        return lines[row], [line for line in lines if line.startswith("server 0 restores")]
+        row = lines.index("pservers") + 2
+        return lines[row], [line for line in lines if line.startswith("pserver 0 restores")]
 
     assert told()[0].split()[:6] == ["0", "restoring", "-", "-", "-", "-"]
-    assert told()[1] == ["server 0 restores its tables: it begins"]
+    assert told()[1] == ["pserver 0 restores its tables: it begins"]
     reading = told(snapshot_bytes=21_000_000, of_snapshot_bytes=47_100_000, of_commands=9)
     assert reading[1] == [
-        "server 0 restores its tables: 21.0 of 47.1 MB of the snapshot are read"
+        "pserver 0 restores its tables: 21.0 of 47.1 MB of the snapshot are read"
     ]
     replaying = told(snapshot_bytes=7, of_snapshot_bytes=7, commands=1200, of_commands=3000)
     assert replaying[1] == [
-        "server 0 restores its tables: 1,200 of 3,000 commands of the log are executed again"
+        "pserver 0 restores its tables: 1,200 of 3,000 commands of the log are executed again"
     ]
 
 
@@ -128,7 +128,7 @@ def test_the_board_says_that_a_disk_takes_no_change() -> None:
 
     lines = board({**STATUS, "servers": [full]})
 
-    assert any("server 0: its disk takes no change ([Errno 28]" in line for line in lines)
+    assert any("pserver 0: its disk takes no change ([Errno 28]" in line for line in lines)
 
 
 def test_the_board_says_which_data_is_waited_for_however_long_its_name_is() -> None:
@@ -159,7 +159,9 @@ def test_the_board_tells_how_many_processes_are_asked_for_but_not_there() -> Non
         "unprotected": [],
     }
 
-    assert "3 processes are requested, 1 are running" in board({**STATUS, "plan": plan})
+    lines = board({**STATUS, "plan": plan})
+    assert "3 pservers are requested, 1 are running" in lines
+    assert lines.index("groups") < lines.index("pservers"), "as `paramfleet scale` counts them"
     plan["wanted"] = 1
     assert not any("are requested" in line for line in board({**STATUS, "plan": plan}))
 
