@@ -13,6 +13,10 @@ from paramfleet_shared.discovery.records import PROCESS, Member, Snapshot, Vouch
 
 __all__ = ["Launchers"]
 
+MAX_ENDED = 256
+"""Ended processes of each launcher that are remembered, beside those that are members still:
+many more than end between two renewals."""
+
 
 @dataclass(kw_only=True, slots=True)
 class _Launcher:
@@ -34,8 +38,8 @@ class Launchers:
         self._lease_ttl_s = lease_ttl_s
         self._launchers: dict[str, _Launcher] = {}
         self._alive: dict[tuple[str, str], int] = {}
-        self._vouched: dict[str, set[tuple[str, str, int]]] = {}
-        """By launcher's part: all that it has ever seen alive, with their process ids."""
+        self._vouched: dict[str, dict[tuple[str, str, int], None]] = {}
+        """By launcher's part: processes that it has seen alive, by their ids, oldest first."""
         self._ended: set[tuple[str, str, int]] = set()
         self._gone: set[str] = set()
         """Who is started no more."""
@@ -55,14 +59,19 @@ class Launchers:
             for name, pid in each.voucher.alive.items()
         }
         self._gone = {name for each in valid for name in each.voucher.gone}
+        members = {_process_of(member) for member in snapshot.members.values()}
         for part, each in self._launchers.items():
             launch = each.voucher.launch
             now = {(launch, name, pid) for name, pid in each.voucher.alive.items()}
-            ever = self._vouched.setdefault(part, set())
+            ever = self._vouched.setdefault(part, {})
             if self._is_valid(each):
-                self._ended |= ever - now
+                self._ended |= ever.keys() - now
             self._ended -= now
-            ever |= now
+            ever |= dict.fromkeys(now)
+            former = [one for one in ever if one not in now and one not in members]
+            for one in former[:-MAX_ENDED]:
+                del ever[one]
+                self._ended.discard(one)
 
     def _is_valid(self, launcher: _Launcher) -> bool:
         """Return whether what a launcher said last still counts."""
@@ -89,8 +98,12 @@ class Launchers:
 
     def saw_end(self, member: Member) -> bool:
         """Return whether a launcher that saw a member's process running saw it end, too."""
-        own = (member.launch, _name_of(member), member.pid)
-        return bool(member.launch) and own in self._ended
+        return bool(member.launch) and _process_of(member) in self._ended
+
+
+def _process_of(member: Member) -> tuple[str, str, int]:
+    """Return how a launcher's voucher names a member's process."""
+    return member.launch, _name_of(member), member.pid
 
 
 def _name_of(member: Member) -> str:

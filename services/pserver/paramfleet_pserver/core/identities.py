@@ -69,6 +69,10 @@ class _Seen:
             self.later.remove(self.next)
             self.next += 1
 
+    def taken(self, worker: int, incarnation: int) -> Taken:
+        later, voided = tuple(sorted(self.later)), tuple(sorted(self.voided))
+        return Taken(worker, incarnation, self.next, later, voided)
+
 
 class IdentityWindow:
     """The identities of changes already taken.
@@ -84,7 +88,7 @@ class IdentityWindow:
         self._max_voided = max_voided
         self._incarnation: dict[int, int] = {}
         self._seen: dict[int, _Seen] = {}
-        self._former: dict[tuple[int, int], _Seen] = {}
+        self._former: dict[tuple[int, int], Taken] = {}
 
     def fence(self, worker: int, incarnation: int) -> None:
         """Admit a worker's incarnation; a newer one forgets its former self's changes.
@@ -95,7 +99,7 @@ class IdentityWindow:
         current = self.expect(worker, incarnation)
         if incarnation > current:
             if worker in self._seen:
-                self._former[worker, current] = self._seen.pop(worker)
+                self._former[worker, current] = self._seen.pop(worker).taken(worker, current)
             while len(self._former) > MAX_FORMER:
                 del self._former[next(iter(self._former))]
         self._incarnation[worker] = incarnation
@@ -188,13 +192,9 @@ class IdentityWindow:
 
     def taken(self) -> list[Taken]:
         """Return all changes that were taken, those of former incarnations too."""
-        sets = [*self._former.items()]
-        for worker, seen in self._seen.items():
-            sets.append(((worker, self._incarnation[worker]), seen))
-        return [
-            Taken(*key, seen.next, tuple(sorted(seen.later)), tuple(sorted(seen.voided)))
-            for key, seen in sets
-        ]
+        current = self._incarnation
+        seen = [each.taken(worker, current[worker]) for worker, each in self._seen.items()]
+        return [*self._former.values(), *seen]
 
     def restore(self, incarnations: dict[int, int], taken: Sequence[Taken]) -> None:
         """Take over what another window says of itself; this one is empty.
@@ -204,12 +204,11 @@ class IdentityWindow:
             taken: As ``taken()`` returns them.
         """
         self._incarnation = dict(incarnations)
-        for worker, incarnation, following, later, voided in taken:
-            seen = _Seen(following, set(later), set(voided))
-            if incarnation == self._incarnation.get(worker):
-                self._seen[worker] = seen
+        for each in taken:
+            if each.incarnation == self._incarnation.get(each.worker):
+                self._seen[each.worker] = _Seen(each.next, set(each.later), set(each.voided))
             else:
-                self._former[worker, incarnation] = seen
+                self._former[each.worker, each.incarnation] = each
 
     def num_held(self) -> int:
         """Return how many sequences are held out of order, over all windows."""

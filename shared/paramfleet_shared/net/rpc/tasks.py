@@ -23,9 +23,13 @@ class TaskSet:
 
     A task's own error is its starter's business: coroutines given here answer
     or return what went wrong rather than raise.
+
+    Args:
+        group: Gets the tasks and what they raise; without it no task may raise.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, group: asyncio.TaskGroup | None = None) -> None:
+        self._group = group
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def __len__(self) -> int:
@@ -34,7 +38,8 @@ class TaskSet:
 
     def start(self, coroutine: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
         """Run ``coroutine`` as a task of this set."""
-        task = asyncio.get_running_loop().create_task(coroutine, name=name)
+        owner = self._group or asyncio.get_running_loop()
+        task = owner.create_task(coroutine, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task

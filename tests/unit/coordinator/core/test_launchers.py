@@ -3,6 +3,7 @@
 import pytest
 
 from paramfleet_coordinator.core.job import Job, JobRules
+from paramfleet_coordinator.core.launchers import MAX_ENDED, Launchers
 from paramfleet_shared.discovery.errors import IndexTakenError
 from paramfleet_shared.discovery.records import JobSizes, Member, MemberKey, Snapshot, Voucher
 
@@ -235,3 +236,25 @@ def test_nobody_takes_the_place_of_a_silent_member_that_its_launcher_sees(
 
     with pytest.raises(IndexTakenError, match="worker 1 is held by process 12"):
         world.job.join(other, index=1, asked_at=world.now, now=world.now)
+
+
+def test_of_processes_that_were_restarted_thousands_of_times_the_last_ended_are_known() -> None:
+    world, launchers = World(), Launchers(lease_ttl_s=TTL_S)
+    job = world.job.record
+    gone = World.member(PSERVER, "ab12", pid=1)
+    members = {PSERVER: gone}
+
+    for pid in range(2_000):
+        members[WORKER] = World.member(WORKER, "ab12", pid=10 + pid)
+        alive = {"worker:1": 10 + pid} | ({} if pid else {"pserver:0": 1})
+        voucher = Voucher(launch="ab12", part="all", nonce="n", host="ada", pid=2, alive=alive)
+        snapshot = Snapshot(
+            job=job, members=members, beats={}, vouchers={"all": (pid, voucher)}
+        )
+        launchers.observe(snapshot, counted_s=0.25)
+
+    assert launchers.sees(World.member(WORKER, "ab12", pid=2_009))
+    assert launchers.saw_end(World.member(WORKER, "ab12", pid=2_008))
+    assert launchers.saw_end(gone)  # the first one that ended, and a member still
+    assert len(launchers._ended) <= MAX_ENDED + 1
+    assert len(launchers._vouched["all"]) <= MAX_ENDED + 2

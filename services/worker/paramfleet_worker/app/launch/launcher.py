@@ -19,6 +19,7 @@ from paramfleet_shared.discovery.redis.openness import look_for_openness
 from paramfleet_shared.discovery.redis.serving import find_redis_server, require_access_lists
 from paramfleet_shared.discovery.registry import field_of
 from paramfleet_shared.files.kept_arguments import kept_arguments
+from paramfleet_shared.net.rpc.tasks import TaskSet
 from paramfleet_shared.settings.failpoints import LIFE
 from paramfleet_shared.system.clock import Clock
 from paramfleet_shared.system.open_files import raise_open_files
@@ -357,11 +358,10 @@ class Launcher:
 
     async def _supervise(self, supervisor: Supervisor) -> int:
         async with asyncio.TaskGroup() as group:
-            questions = {
-                group.create_task(self._vouch(supervisor)),
-                group.create_task(self._show_page()),
-                group.create_task(self._telling.watch()),
-            }
+            beside = TaskSet(group)
+            _ = beside.start(self._vouch(supervisor), name="vouch")
+            _ = beside.start(self._show_page(), name="show_page")
+            _ = beside.start(self._telling.watch(), name="telling")
             code = None
             while code is None:
                 event = await self._next_event(supervisor.next_tick())
@@ -370,19 +370,18 @@ class Launcher:
                         case Finish():
                             code = action.code
                         case Consult() | Review() | WatchMembers():
-                            questions.add(group.create_task(self._ask(action)))
+                            _ = beside.start(self._ask(action), name="ask")
                         case Lose():
                             self._console.let_go(action.name)
                             how = f"{action.name.label} {action.how}"
                             self._console.say(f"{how}; the job goes on without it")
-                            questions.add(group.create_task(self._report_lost(action)))
+                            _ = beside.start(self._report_lost(action), name="report_lost")
                         case Restart():
                             await self._restart(action)
-                            questions.add(group.create_task(self._introduce(action.name)))
+                            _ = beside.start(self._introduce(action.name), name="introduce")
                         case Report() | Signal() | Start() | Dismiss() | Excuse():
                             await self._carry_out(action, supervisor)
-            for question in questions:
-                question.cancel()
+            await beside.close()
         await self._say_end(code)
         return code
 

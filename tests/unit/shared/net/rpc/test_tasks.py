@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import pytest
 
-from paramfleet_shared.net.rpc.tasks import begun
+from paramfleet_shared.net.rpc.tasks import TaskSet, begun
 
 T = TypeVar("T")
 
@@ -88,3 +88,26 @@ async def test_cancelling_the_rest_cancels_the_work() -> None:
 
     assert task.cancelled()
     assert ended == ["cancelled"]
+
+
+async def test_a_set_keeps_no_task_that_has_ended_and_its_group_gets_the_errors() -> None:
+    async def fail() -> None:
+        raise KeyError
+
+    tasks = TaskSet()
+
+    async def start_all() -> None:
+        nonlocal tasks
+        async with asyncio.TaskGroup() as group:
+            tasks = TaskSet(group)
+            _ = tasks.start(asyncio.Event().wait(), name="waits")
+            for _ in range(100):
+                await tasks.start(asyncio.sleep(0), name="ends")
+            assert len(tasks) == 1
+            _ = tasks.start(fail(), name="fails")
+
+    with pytest.raises(ExceptionGroup) as raised:
+        await start_all()
+
+    assert [type(error) for error in raised.value.exceptions] == [KeyError]
+    assert len(tasks) == 0
