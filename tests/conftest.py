@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from paramfleet_shared.settings.config import read_environment
 from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.system.gc_tuning import freeze
 from paramfleet_shared.system.processes.tether import tie
+from paramfleet_shared.testing.machine import MachineRecord
 
 # How long an example takes says how busy the machine is, and nothing of the code.
 hypothesis.settings.register_profile(
@@ -29,6 +30,11 @@ hypothesis.settings.load_profile("untimed")
 # What a shell may have set for jobs of its own; tests expect settings that nobody has set.
 OF_JOBS = ("PARAMFLEET_", "PADDLE_", "TRAINING_ROLE", "POD_IP")
 KEPT = frozenset({"PARAMFLEET_DATA", "PARAMFLEET_PADDLEREC"})
+
+NEEDS_QUIET = ("processes", "slow_machine")
+"""Marks of tests that a busy machine may break: a failure says what the machine did."""
+
+RECORD = pytest.StashKey[MachineRecord]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -47,6 +53,24 @@ def _take_signals() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):  # nohup ignores the latter
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Begin to record what the machine does during a test that needs a quiet one."""
+    if any(item.get_closest_marker(name) for name in NEEDS_QUIET):
+        item.stash[RECORD] = MachineRecord()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Say of such a test that fails what the machine did meanwhile."""
+    report = yield
+    if report.failed and (record := item.stash.get(RECORD, None)) is not None:
+        report.sections.append(("The machine during this test", record.report()))
+    return report
 
 
 def pytest_collection_finish() -> None:

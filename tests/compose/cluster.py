@@ -7,6 +7,7 @@ standard output is the result as JSON.
 """
 
 import argparse
+import contextlib
 import json
 import ssl
 import subprocess
@@ -19,22 +20,36 @@ from pathlib import Path
 from typing import Any
 
 from paramfleet_shared.settings.config import read_environment
+from paramfleet_shared.testing.machine import MachineRecord
+from paramfleet_shared.testing.patience import Patience
 
 COMPOSE = Path(__file__).parents[2] / "deploy" / "compose" / "compose.yaml"
 POLL_S = 0.5
 PAUSE_S = 10
-UP_WITHIN_S = 400
-"""For every container to be healthy, and for later ones to train: they import all anew, and
-compile kernels, if need be."""
+
+TRIES, AGAIN_AFTER_S = 3, 1.0
+"""How often the engine is asked to do something that it refuses."""
+
+STILL_S = 90
+"""Without any progress of the cluster a wait is given up, whatever it waits for."""
+
+STARTING_STILL_S = 400
+"""The same while containers start: they import all anew, and compile kernels, if need be."""
+
+ENDING_STILL_S = 600
+"""The same when the training has ended: workers evaluate, and take no steps."""
+
+MOST_S = 1800
+"""No single wait lasts longer, whatever goes on meanwhile."""
+
+SIGNALS = {"pause": "STOP", "unpause": "CONT"}
+"""What does to all processes of a container what the engine would do to the container."""
 
 LISTENING = "0A"
 """A socket's state, as the kernel writes it in /proc/net/tcp."""
 
 MORE_SERVERS, FEWER_SERVERS = 4, 3
 """Pservers in the middle of the training, which begins with fewer than the first of these."""
-
-BACK_WITHIN_S = 90
-TRAINED_WITHIN_S = 600
 
 LEAST_AUC = 0.78
 """Wide and deep reaches 0.81 on the flights after two epochs in one process, and loses of it
@@ -95,6 +110,55 @@ class Cluster:
     def containers(self, service: str) -> list[str]:
         """Return the ids of a service's containers, stopped ones too, in no order."""
         return self.compose("ps", "-a", "-q", service).split()
+
+    def states(self) -> list[dict[str, Any]]:
+        """Return how each container is, stopped ones too."""
+        containers = self.compose("ps", "-a", "-q").split()
+        return json.loads(run(["docker", "inspect", *containers])) if containers else []
+
+    def are_healthy(self) -> bool:
+        """Return whether each container runs well, or has ended so."""
+        states = {state_of(each["State"]) for each in self.states()}
+        good = {("running", 0, "healthy"), ("running", 0, None), ("exited", 0, None)}
+        return bool(states) and states <= good
+
+    def progress(self) -> object:
+        """Return what differs as long as the cluster goes on: containers, members, steps."""
+        with contextlib.suppress(ClusterError):  # one may vanish meanwhile
+            containers = [
+                (each["Id"], each["RestartCount"], *state_of(each["State"]))
+                for each in self.states()
+            ]
+            members = self.status().get("members", [])
+            facts = [
+                (each["alive"], each["done"], each["facts"].get("step")) for each in members
+            ]
+            return sorted(containers), facts
+        return None
+
+    def wait_until(self, what: str, holds: Callable[[], object], *, still_s: float) -> None:
+        """Wait for something, as long as the cluster makes progress.
+
+        Args:
+            what: Completes "waiting until".
+            holds: Whether it has come.
+            still_s: Seconds without progress after which it is given up.
+
+        Raises:
+            ClusterError: if it doesn't come.
+        """
+        say(f"waiting until {what}")
+        now = time.perf_counter()
+        patience = Patience(still_s=still_s, most_s=MOST_S, now=now)
+        look_at = now
+        while not holds():
+            now = time.perf_counter()
+            if now >= look_at:
+                if why := patience.look(self.progress(), now=now):
+                    message = f"{why} until {what}"
+                    raise ClusterError(message)
+                look_at = now + still_s / 20
+            threading.Event().wait(POLL_S)
 
     def address(self, container: str) -> str:
         """Return a container's address in the job's network."""
@@ -197,19 +261,36 @@ def run(command: Sequence[str], *, environment: Mapping[str, str] | None = None)
     return done.stdout
 
 
-def wait_until(what: str, holds: Callable[[], object], *, within_s: float) -> None:
-    """Wait for something.
+def state_of(state: Mapping[str, Any]) -> tuple[str, int, str | None]:
+    """Return a container's status, exit code, and health; None where it has no check."""
+    health = state.get("Health")
+    return state["Status"], state["ExitCode"], health and health["Status"]
+
+
+def act(fault: str, container: str, *options: str) -> None:
+    """Do something to a container; if the engine refuses it, again, and then by a signal.
+
+    Args:
+        fault: The engine's command, as ``pause``.
+        container: The container's id.
+        options: The command's.
 
     Raises:
-        ClusterError: if it doesn't come in time.
+        ClusterError: if there is no way to do it.
     """
-    say(f"waiting until {what}")
-    deadline = time.perf_counter() + within_s
-    while not holds():
-        if time.perf_counter() > deadline:
-            message = f"waited {within_s:.0f} s until {what}"
-            raise ClusterError(message)
-        threading.Event().wait(POLL_S)
+    for left in reversed(range(TRIES)):
+        try:
+            run(["docker", fault, *options, container])
+        except ClusterError as error:
+            say(f"the engine refuses, {left} tries left: {error}")
+            if not left and fault not in SIGNALS:
+                raise
+            threading.Event().wait(AGAIN_AFTER_S)
+        else:
+            return
+    signal = f"kill -{SIGNALS[fault]} -1"  # all but init and the shell itself
+    run(["docker", "exec", container, "sh", "-c", signal])
+    say(f"sent SIG{SIGNALS[fault]} instead")
 
 
 def hurt(cluster: Cluster, *, num_workers: int) -> None:
@@ -218,64 +299,64 @@ def hurt(cluster: Cluster, *, num_workers: int) -> None:
     Meanwhile more workers and pservers come, and leave.
     """
     by_address = {cluster.address(c): c for c in cluster.containers("worker")}
-    wait_until(
+    cluster.wait_until(
         "all workers train",
         lambda: (
             len(cluster.workers()) == num_workers
             and all(worker["facts"].get("step", 0) for worker in cluster.workers())
         ),
-        within_s=UP_WITHIN_S,
+        still_s=STARTING_STILL_S,
     )
     cluster.limit(TRAINING_CPUS)
     ranks = {w["index"]: by_address[w["host"]] for w in cluster.workers()}
     killed = ranks[num_workers - 1]
-    going_on(cluster, f"worker {num_workers - 1} was killed", ["kill"], killed)
+    going_on(cluster, f"worker {num_workers - 1} was killed", "kill", killed)
     cluster.limit(STARTING_CPUS, killed)
-    run(["docker", "start", killed])
+    act("start", killed)
     cluster.limit(FREEZING_CPUS, ranks[1])
-    going_on(cluster, "worker 1 was paused", ["pause"], ranks[1])
+    going_on(cluster, "worker 1 was paused", "pause", ranks[1])
     threading.Event().wait(PAUSE_S)
-    run(["docker", "unpause", ranks[1]])
+    act("unpause", ranks[1])
     cluster.limit(TRAINING_CPUS, ranks[1])
-    wait_until(
+    cluster.wait_until(
         "worker 1 goes on after its pause",
         lambda: any(w["index"] == 1 and w["last_seen_s"] < 2 for w in cluster.workers()),
-        within_s=BACK_WITHIN_S,
+        still_s=STILL_S,
     )
     cluster.scale(workers=num_workers + 1, pservers=MORE_SERVERS)
-    wait_until(
+    cluster.wait_until(
         "a worker more trains",
         lambda: len(cluster.workers()) == num_workers + 1,
-        within_s=UP_WITHIN_S,
+        still_s=STARTING_STILL_S,
     )
-    wait_until(
+    cluster.wait_until(
         "each new pserver has a group",
         lambda: cluster.hosting() == [1] * MORE_SERVERS,
-        within_s=BACK_WITHIN_S,
+        still_s=STILL_S,
     )
     cluster.limit(TRAINING_CPUS)
     cluster.scale(workers=num_workers, pservers=FEWER_SERVERS)
-    wait_until(
+    cluster.wait_until(
         "the worker has left in good order",
         lambda: any(worker["done"] for worker in cluster.all_workers()),
-        within_s=BACK_WITHIN_S,
+        still_s=STILL_S,
     )
-    wait_until(
+    cluster.wait_until(
         "the other pservers have the groups of the one that left",
         lambda: cluster.hosting() == [1] * (FEWER_SERVERS - 1) + [2],
-        within_s=BACK_WITHIN_S,
+        still_s=STILL_S,
     )
     server = cluster.containers("pserver")[0]
-    run(["docker", "kill", server])
-    going_on(cluster, "a pserver was killed, and is started again", ["start"], server)
+    act("kill", server)
+    going_on(cluster, "a pserver was killed, and is started again", "start", server)
     for service in ("redis", "coordinator"):
         (container,) = cluster.containers(service)
-        going_on(cluster, f"{service} was restarted", ["restart", "-t", "2"], container)
+        going_on(cluster, f"{service} was restarted", "restart", container, "-t", "2")
 
 
-def going_on(cluster: Cluster, what: str, command: list[str], container: str) -> None:
+def going_on(cluster: Cluster, what: str, fault: str, container: str, *options: str) -> None:
     """Do something to a container, and see that steps are taken after it."""
-    run(["docker", *command, container])
+    act(fault, container, *options)
     say(what)
     before = 0
 
@@ -285,7 +366,7 @@ def going_on(cluster: Cluster, what: str, command: list[str], container: str) ->
         before = before or now
         return now > before > 0
 
-    wait_until("steps are taken", has_moved, within_s=BACK_WITHIN_S)
+    cluster.wait_until("steps are taken", has_moved, still_s=STILL_S)
 
 
 def look_at_ports(cluster: Cluster) -> None:
@@ -344,9 +425,10 @@ def train(cluster: Cluster, asked: argparse.Namespace) -> dict[str, Any]:
     """
     scale = ("--scale", f"worker={asked.workers}", "--scale", f"pserver={asked.servers}")
     quietly = ("--no-build", "--pull", "never", "--quiet-pull")
-    patience = ("--wait", "--wait-timeout", str(UP_WITHIN_S))
-    cluster.compose("up", "-d", *quietly, *scale, *patience)
-    say("every container is healthy")
+    cluster.compose("up", "-d", *quietly, *scale)
+    cluster.wait_until(
+        "every container is healthy", cluster.are_healthy, still_s=STARTING_STILL_S
+    )
     cluster.be_admin()
     look_at_ports(cluster)
     if cluster.ask("status")["job"] != f"test-{asked.mode}":
@@ -356,15 +438,15 @@ def train(cluster: Cluster, asked: argparse.Namespace) -> dict[str, Any]:
         hurt(cluster, num_workers=asked.workers)
         cluster.limit(STARTING_CPUS)
         cluster.ask("end")
-    wait_until(
+    cluster.wait_until(
         "every worker has ended",
         lambda: None not in cluster.exit_codes("worker"),
-        within_s=TRAINED_WITHIN_S,
+        still_s=ENDING_STILL_S,
     )
-    wait_until(
+    cluster.wait_until(
         "coordinator and pservers have ended",
         lambda: None not in cluster.exit_codes("coordinator") + cluster.exit_codes("pserver"),
-        within_s=BACK_WITHIN_S,
+        still_s=STILL_S,
     )
     for service in ("worker", "pserver", "coordinator"):
         codes = cluster.exit_codes(service)
@@ -398,11 +480,13 @@ def main() -> int:
         "WORKER_CPUS": str(STARTING_CPUS),
     }
     cluster = Cluster(f"paramfleet-test-{asked.mode}", variables)
+    machine = MachineRecord()
     try:
         result = train(cluster, asked)
     except ClusterError as error:
         sys.stderr.write(cluster.compose("ps", "-a"))
         sys.stderr.write(cluster.logs("--tail", "40"))
+        say(f"the machine: {machine.report()}")
         say(f"FAILED: {error}")
         return 1
     finally:

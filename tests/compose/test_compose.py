@@ -17,7 +17,7 @@ NO_ENGINE = 3
 pytestmark = [
     pytest.mark.processes,
     pytest.mark.slow,
-    pytest.mark.timeout(1800),
+    pytest.mark.timeout(3600),  # each wait has a bound of its own, without progress
 ]
 
 

@@ -19,6 +19,7 @@ CONFTEST = Path(__file__).parents[1] / "conftest.py"
 PROJECT = """
 [tool.pytest.ini_options]
 addopts = ["--import-mode=importlib", "-p", "no:cacheprovider", "-p", "no:schemathesis"]
+markers = ["slow_machine"]
 asyncio_default_fixture_loop_scope = "function"
 """
 
@@ -38,8 +39,9 @@ def test_settings_of_jobs_are_gone_and_the_place_of_the_data_is_not():
 """
 
 PASSES_THE_SECOND_TIME = """
-from pathlib import Path
+import pytest
 
+@pytest.mark.slow_machine
 def test_it_has_run_before(tmp_path_factory):
     marker = tmp_path_factory.getbasetemp() / "ran"
     had_run = marker.exists()
@@ -103,7 +105,9 @@ def test_neither_ignored_signals_nor_settings_of_the_starter_reach_a_test(
 
 
 @pytest.mark.slow
-def test_no_test_gets_a_second_run(tmp_path: Path) -> None:
+def test_no_test_gets_a_second_run_and_one_that_fails_says_what_the_machine_did(
+    tmp_path: Path,
+) -> None:
     ran = subprocess.run(
         tied(project(tmp_path, PASSES_THE_SECOND_TIME)),
         cwd=tmp_path,
@@ -114,6 +118,8 @@ def test_no_test_gets_a_second_run(tmp_path: Path) -> None:
 
     assert ran.returncode == 1, ran.stdout + ran.stderr
     assert "1 failed" in ran.stdout
+    assert "The machine during this test" in ran.stdout
+    assert "load average" in ran.stdout
 
 
 @pytest.mark.slow
