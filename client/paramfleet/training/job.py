@@ -234,11 +234,12 @@ def open_job(
     Raises:
         PlacementTimeoutError: if that takes too long.
         JobFailedError: if the job fails before.
+        ChaosNotAllowedError: if the environment plans faults, and the settings allow none.
     """
     session = communicator.session
     member = session.member
     environment = read_environment()
-    arm(environment, role="worker", index=member.index)
+    arm(environment, role="worker", chaos=settings.chaos, index=member.index)
     planned = faults_of(environment, rank=member.index, clock=communicator.clock)
     faults = chaos_faults(settings, communicator.clock, base=planned)
     author = Author(rank=member.index, incarnation=member.incarnation)

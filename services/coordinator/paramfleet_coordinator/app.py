@@ -444,7 +444,7 @@ def run(resolved: Resolved[CoordinatorSettings]) -> int:
     level, log_format = settings.log_level, settings.log_format
     setup_logging("coordinator", level=level, log_format=log_format)
     name_process("coordinator")
-    arm(read_environment(), role="coordinator", index=0)
+    arm(read_environment(), role="coordinator", chaos=settings.chaos, index=0)
     raise_open_files()
     given = set(resolved.lines(given=True))
     for line in resolved.lines():

@@ -135,15 +135,16 @@ def _keep(path: Path, given: Mapping[str, Any], changed: frozenset[str] | None) 
 
 def serve(resolved: Resolved[PServerSettings]) -> None:
     """Serve until the job has ended, on a loop of its own. Raises as ``run``."""
-    _log_as(resolved.value, resolved.value.index)
-    arm(read_environment(), role="pserver", index=resolved.value.index)
+    settings = resolved.value
+    _log_as(settings, settings.index)
+    arm(read_environment(), role="pserver", chaos=settings.chaos, index=settings.index)
     raise_open_files()
     for line in resolved.lines():
         log.debug("settings", extra={"setting": line})
-    for warning in open_warnings(resolved.origins, resolved.value, read_environment()):
+    for warning in open_warnings(resolved.origins, settings, read_environment()):
         log.warning(warning)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        server = PServer(resolved.value, clock=SystemClock(), config=resolved.shown())
+        server = PServer(settings, clock=SystemClock(), config=resolved.shown())
         runner.run(server.run())
 
 

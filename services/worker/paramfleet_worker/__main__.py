@@ -32,6 +32,7 @@ from paramfleet_shared.settings.config import (
     read_environment,
     resolve,
 )
+from paramfleet_shared.settings.failpoints import require_chaos
 from paramfleet_shared.settings.option_groups import (
     GroupedOption,
     OptionGroup,
@@ -128,6 +129,7 @@ def _launched(
         FleetError: if it can't begin.
         OSError: if a log can't be written, or a process can't be started.
     """
+    require_chaos(environment, chaos=resolved.value.chaos)
     if resolved.value.collective:
         from paramfleet_worker.app.launch.collective import launch_collective  # noqa: PLC0415 -- slow
 

@@ -139,8 +139,8 @@ class LaunchSettings(SecuritySettings):
     or after (sync)."""
 
     chaos: bool = False
-    """Allow `paramfleet chaos` to kill, stop or slow down processes of this job, to test how it
-    recovers."""
+    """Allow `paramfleet chaos` to kill, stop or slow down processes of this job, and
+    PARAMFLEET_FAILPOINTS and PARAMFLEET_FAULTS to inject faults, to test how it recovers."""
 
     max_restarts: int | None = None
     """How often in a row a process that dies is restarted. A worker continues where it was,

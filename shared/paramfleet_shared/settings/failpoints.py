@@ -11,8 +11,8 @@ that this process reaches the point, counted from 1; ``@N`` alone means once, no
 time. It acts in the first life of a process, or in the one that ``#LIFE`` names: ``paramfleet
 launch`` counts them in ``PARAMFLEET_LIFE`` when it starts a process again.
 
-Nothing but the environment of the process that begins can set them, and a process that hasn't
-called ``arm`` has none.
+Nothing but the environment of the process that begins can set them, and only in a job that was
+started with ``--chaos``. A process that hasn't called ``arm`` has none.
 """
 
 import errno
@@ -25,7 +25,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from paramfleet_shared.settings.points import DEFECTS, FAILPOINTS, Failpoint
+from paramfleet_shared.errors import ContractError
+from paramfleet_shared.settings.points import (
+    DEFECTS,
+    FAILPOINTS,
+    FAULTS_VARIABLE,
+    Failpoint,
+)
 from paramfleet_shared.settings.ranges import SettingError
 from paramfleet_shared.system.clock import Clock, SystemClock
 
@@ -36,6 +42,7 @@ __all__ = [
     "LIFE",
     "MARK",
     "VARIABLE",
+    "ChaosNotAllowedError",
     "Failpoint",
     "Planned",
     "arm",
@@ -46,6 +53,7 @@ __all__ = [
     "failpoint",
     "has_defect",
     "read_failpoints",
+    "require_chaos",
 ]
 
 log = logging.getLogger(__name__)
@@ -67,6 +75,18 @@ _ENTRY = re.compile(
     r"(?:(?P<role>[a-z]+)(?:-(?P<index>\d{1,5}))?:)?(?P<point>\w+)=(?P<action>[a-z]+)"
     r"(?::(?P<ms>\d{1,9}))?(?:@(?P<first>\d{1,9})(?:-(?P<last>\d{1,9}))?)?(?:#(?P<life>\d{1,9}))?"
 )
+
+
+class ChaosNotAllowedError(ContractError):
+    """The environment plans faults, and the job may not have any."""
+
+    code = "contract.chaos_not_allowed"
+    variable: str
+    sentence = (
+        "{variable} injects faults, and this job wasn't started for tests of recovery: unset "
+        "it, or start the job with `paramfleet launch --chaos` (without the launcher, set "
+        "PARAMFLEET_CHAOS=1 for each process)"
+    )
 
 
 @dataclass(slots=True)
@@ -135,17 +155,37 @@ def has_defect(name: str) -> bool:
     return name in _defects
 
 
-def arm(environment: Mapping[str, str], *, role: str, index: int | None = None) -> None:
+def require_chaos(environment: Mapping[str, str], *, chaos: bool) -> None:
+    """Check that a job may have the faults that the environment plans.
+
+    Args:
+        environment: Usually ``read_environment()``.
+        chaos: Whether the job was started for tests of recovery.
+
+    Raises:
+        ChaosNotAllowedError: naming the variable, if it wasn't.
+    """
+    for variable in (VARIABLE, DEFECTS_VARIABLE, FAULTS_VARIABLE):
+        if environment.get(variable, "").strip() and not chaos:
+            raise ChaosNotAllowedError(variable=variable)
+
+
+def arm(
+    environment: Mapping[str, str], *, role: str, chaos: bool, index: int | None = None
+) -> None:
     """Take what the environment says for this process; what was armed before is gone.
 
     Args:
         environment: Usually ``read_environment()``.
         role: Of this process.
+        chaos: As of ``require_chaos``.
         index: Of this process; None if it isn't known.
 
     Raises:
+        ChaosNotAllowedError: as ``require_chaos``.
         SettingError: naming what can't be read.
     """
+    require_chaos(environment, chaos=chaos)
     global _defects, _who  # noqa: PLW0603 -- of this process, as its environment is
     planned = list(read_failpoints(environment.get(VARIABLE, "")))
     life = _life_of(environment)

@@ -3,7 +3,10 @@
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-__all__ = ["DEFECTS", "FAILPOINTS", "Failpoint"]
+__all__ = ["DEFECTS", "FAILPOINTS", "FAULTS_VARIABLE", "Failpoint"]
+
+FAULTS_VARIABLE: Final = "PARAMFLEET_FAULTS"
+"""Faults of the network by chance."""
 
 
 class Failpoint(NamedTuple):

@@ -15,6 +15,7 @@ from paramfleet_shared.settings.config import SettingError, read_environment
 from paramfleet_shared.settings.failpoints import (
     DEFECTS,
     FAILPOINTS,
+    ChaosNotAllowedError,
     arm,
     await_failpoint,
     disarm,
@@ -36,7 +37,7 @@ def disarmed() -> Iterator[None]:
 
 def armed(text: str, *, role: str = "pserver", index: int = 0, life: int = 1) -> None:
     environment = {"PARAMFLEET_FAILPOINTS": text, "PARAMFLEET_LIFE": str(life)}
-    arm(environment, role=role, index=index)
+    arm(environment, role=role, chaos=True, index=index)
 
 
 def reached(name: str, times: int) -> list[int]:
@@ -129,16 +130,27 @@ def test_a_text_that_cannot_be_read_is_named(text: str, said: str) -> None:
 @pytest.mark.parametrize("life", ["0", "one", "", "-1"])
 def test_a_life_that_is_none_is_named(life: str) -> None:
     with pytest.raises(SettingError, match="PARAMFLEET_LIFE"):
-        arm({"PARAMFLEET_LIFE": life}, role="pserver")
+        arm({"PARAMFLEET_LIFE": life}, role="pserver", chaos=True)
 
 
 def test_a_bug_is_planted_by_its_name() -> None:
-    arm({"PARAMFLEET_DEFECTS": "durable_before_log"}, role="pserver")
+    arm({"PARAMFLEET_DEFECTS": "durable_before_log"}, role="pserver", chaos=True)
 
     assert has_defect("durable_before_log")
     assert not has_defect("windows_left_out")
     with pytest.raises(SettingError, match="PARAMFLEET_DEFECTS = 'sloth'"):
-        arm({"PARAMFLEET_DEFECTS": "sloth"}, role="pserver")
+        arm({"PARAMFLEET_DEFECTS": "sloth"}, role="pserver", chaos=True)
+
+
+@pytest.mark.parametrize("variable", ["FAILPOINTS", "DEFECTS", "FAULTS"])
+def test_a_job_that_is_not_for_tests_refuses_planned_faults(variable: str) -> None:
+    environment = {f"PARAMFLEET_{variable}": "before_write=full"}
+
+    with pytest.raises(ChaosNotAllowedError, match=f"PARAMFLEET_{variable} .*--chaos"):
+        arm(environment, role="pserver", chaos=False)
+
+    assert reached("before_write", 1) == []
+    arm({f"PARAMFLEET_{variable}": ""}, role="pserver", chaos=False)
 
 
 @pytest.mark.slow
@@ -146,7 +158,7 @@ def test_a_point_kills_its_process_and_says_so() -> None:
     program = (
         "from paramfleet_shared.settings.config import read_environment\n"
         "from paramfleet_shared.settings.failpoints import arm, failpoint\n"
-        "arm(read_environment(), role='worker', index=3)\n"
+        "arm(read_environment(), role='worker', chaos=True, index=3)\n"
         "failpoint('before_send')\n"
         "print('once', flush=True)\n"
         "failpoint('before_send')\n"

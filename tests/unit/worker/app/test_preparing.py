@@ -6,11 +6,13 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from paramfleet_shared.errors.logs import DataFolderError
 from paramfleet_shared.net.tokens import SeveralTokens, Tokens, new_token
 from paramfleet_shared.settings.config import Resolved, resolve
 from paramfleet_shared.system.processes.keeping import tied
+from paramfleet_worker.__main__ import main
 from paramfleet_worker.app.launch.planning import plan_launch
 from paramfleet_worker.app.launch.preparing import (
     OF_THE_JOB,
@@ -213,3 +215,16 @@ def test_a_full_disk_of_the_jobs_folder_is_named_with_what_to_do(
     ):
         pass
     assert [each.name for each in full_disk.iterdir() if each.name == "one"] == []
+
+
+@pytest.mark.parametrize("options", [["--server_num=1"], ["--nproc_per_node=1"]])
+def test_faults_are_for_jobs_that_allow_them(tmp_path: Path, options: list[str]) -> None:
+    (tmp_path / "train.py").write_text("raise SystemExit('was started')", encoding="utf-8")
+    words = ["launch", *options, f"--log_dir={tmp_path / 'log'}", str(tmp_path / "train.py")]
+
+    ended = CliRunner().invoke(main, words, env={"PARAMFLEET_DEFECTS": "windows_left_out"})
+
+    assert ended.exit_code == 2
+    assert "PARAMFLEET_DEFECTS injects faults" in ended.stderr
+    assert "paramfleet launch --chaos" in ended.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]

@@ -307,7 +307,7 @@ def _command(plan: Plan, folder: Path) -> list[str]:
     words += [f"--server_num={NUM_SERVERS}{groups}", f"--worker_num={NUM_WORKERS}"]
     words += [f"--data-dir={folder / 'data'}", f"--durability={plan.durability}"]
     words += [f"--log-dir={folder / 'log'}", f"--job={_job_of(folder)}"]
-    words += ["--chaos"] if plan.orders else []
+    words += ["--chaos"]
     words += ["--elastic"] if plan.elastic else [f"--max-restarts={_RESTARTS}"]
     words += [f"--replicas={plan.replicas}"] if plan.replicas else []
     return tied([*words, str(Path(ledger.__file__))])

@@ -14,11 +14,12 @@ from typing import NamedTuple
 
 from paramfleet_shared.net.rpc.faults import NO_FAULTS, FaultHook, Verdict
 from paramfleet_shared.settings.config import SettingError
+from paramfleet_shared.settings.points import FAULTS_VARIABLE
 from paramfleet_shared.system.clock import Clock
 
 __all__ = ["VARIABLE", "FaultRates", "RandomFaults", "faults_of", "read_faults"]
 
-VARIABLE = "PARAMFLEET_FAULTS"
+VARIABLE = FAULTS_VARIABLE
 
 _MOST_DELAY_MS = 60_000
 _KEYS = ("drop", "duplicate", "delay", "reorder", "seed")
