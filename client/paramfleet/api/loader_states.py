@@ -1,6 +1,6 @@
 """Where a loader is, for what reads it ahead: as of the batch that was yielded last."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from paramfleet.nn.watching import PrefetchError
@@ -42,10 +42,10 @@ class ReadAhead(Generic[B]):
         self._state = None
         self._loader.load_state_dict(state)  # type: ignore[attr-defined]  # it has one
 
-    def state_of_workers(self, states: Sequence[Any]) -> Any:
-        """Return where the loader goes on after workers of another number; None for nowhere."""
-        spread = getattr(self._loader, "state_of_workers", None)
-        return None if spread is None else spread(states)
+    @property
+    def reshard(self) -> Callable[[Sequence[Any], int, int], Any] | None:
+        """What returns the loader's state after workers of another number; None without one."""
+        return getattr(self._loader, "reshard", None)
 
     def __len__(self) -> int:
         """Return the number of batches, if the loader knows it."""

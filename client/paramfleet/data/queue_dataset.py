@@ -103,17 +103,22 @@ class QueueDataset(DatasetBase):
         self._progress = Progress.from_state(state, self._files)
         self._resumes = True
 
-    def state_of_workers(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def reshard(
+        self, states: Sequence[Mapping[str, Any]], rank: int, size: int
+    ) -> dict[str, Any]:
         """Return the position of this dataset after a run with another number of workers.
 
         Each file continues where its reader was; set the file list before.
 
         Args:
-            states: The ``state_dict`` of every worker's dataset.
+            states: The ``state_dict`` of every worker's dataset, by rank.
+            rank: This worker's; the file list decides, and not this.
+            size: Number of workers now; the same.
 
         Raises:
             OtherDataError: if one isn't of such a dataset.
         """
+        del rank, size
         return among_workers(states, self._files)
 
 

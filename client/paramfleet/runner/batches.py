@@ -395,7 +395,9 @@ class _Slots:
         del inside
         self._dataset.load_state_dict(state)
 
-    def state_of_workers(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    def reshard(
+        self, states: Sequence[Mapping[str, Any]], rank: int, size: int
+    ) -> dict[str, Any] | None:
         """Return the position after workers of another number; None if there is none.
 
         Raises:
@@ -403,7 +405,7 @@ class _Slots:
         """
         if isinstance(self._dataset, InMemoryDataset):
             return None
-        return self._dataset.state_of_workers(states)
+        return self._dataset.reshard(states, rank, size)
 
 
 class _Shuffled(_Slots):

@@ -35,7 +35,7 @@ class _Resumable(Protocol):
 
     def state_dict(self) -> Any: ...
     def load_state_dict(self, state: Any, *, inside: bool) -> None: ...
-    def state_of_workers(self, states: Sequence[Any]) -> Any | None: ...
+    def reshard(self, states: Sequence[Any], rank: int, size: int) -> Any | None: ...
 
 
 class TrainData:
@@ -138,7 +138,9 @@ class TrainData:
         whole(state["batches"], "batches")
         self._saved = {name: state[name] for name in self._state(0, 0, None)}
 
-    def state_of_workers(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    def reshard(
+        self, states: Sequence[Mapping[str, Any]], rank: int, size: int
+    ) -> dict[str, Any] | None:
         """Return where this worker goes on after workers of another number.
 
         None where that doesn't follow from their states, as of data in memory, or of another
@@ -149,7 +151,7 @@ class TrainData:
             return None
         data = None
         with suppress(OtherDataError):  # of another reader
-            data = self._resumable.state_of_workers([state["data"] for state in states])
+            data = self._resumable.reshard([state["data"] for state in states], rank, size)
         if data is None:
             return None
         inside = any(state["batches"] or state["epoch"] != epoch for state in states)

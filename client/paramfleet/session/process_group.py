@@ -81,6 +81,13 @@ class Standing:
         continues with it. Every worker calls this before ``init_worker``, and before
         ``load_model``.
 
+        A position that was saved by another number of workers is restored where the object has
+        ``reshard(states, rank, size)``: it gets the states of all former workers by rank, this
+        worker's rank and the number of workers now, and returns the state to load, or None for
+        none. Without it the earliest ``epoch`` that the states name (a whole number) is
+        restored in the state as it was registered, so that this epoch starts from its
+        beginning.
+
         Raises:
             CallOrderError: after ``init_worker``.
             RegistrationError: if a name can't be one, or an object has no ``state_dict`` and

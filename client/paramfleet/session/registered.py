@@ -14,7 +14,7 @@ import threading
 import warnings
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -100,6 +100,8 @@ class Registered:
         self._steps = 0
         self._is_over = False
         self._positions: dict[str, Any] = {}
+        self._first: dict[str, Any] = {}
+        """Positions as they were registered: at the beginning of the data."""
 
     def add(self, objects: Mapping[str, Any]) -> None:
         """Save and load objects from now on, each by its name; a former one is replaced.
@@ -118,6 +120,10 @@ class Registered:
                 raise RegistrationError(name=name, rule=rule)
         self._objects |= objects
         self.note(self._steps)
+        for name in objects.keys() & self._positions.keys():
+            first = self._positions[name]
+            if _epoch_of(first) is not None and _why_not_plain(first) is None:
+                self._first[name] = deepcopy(first)
 
     def __bool__(self) -> bool:
         """Return whether anything is registered."""
@@ -217,8 +223,9 @@ class Registered:
         """Go on from what was saved: all objects that there is a state of, or none.
 
         The block of the context manager does what else has to succeed: if it fails, all are
-        as they were. It gets names of objects that stay as they are, and why: the checkpoint
-        has no state of them, or none that goes with this number of workers.
+        as they were. It gets names of objects that don't continue where they were, and why:
+        the checkpoint has no state of them, or none that goes with this number of workers.
+        Of such a position the epoch is kept, if its state has one.
 
         Args:
             saved: What a checkpoint has.
@@ -231,18 +238,19 @@ class Registered:
             OtherDataError: if a position is one in other data; the same.
         """
         found: dict[str, Any] = {}
+        lacking: dict[str, str] = {}
         objects = {n: o for n, o in self._objects.items() if positions or not _is_position(o)}
         for name, each in objects.items():
-            state = saved.states.get(name)
-            if _is_position(each):
-                state = _position(each, name, saved, rank=rank, workers=workers)
+            state, why = saved.states.get(name), ""
+            if _is_position(each) and workers != saved.workers:
+                first = self._first.get(name)
+                state, why = _resharded(each, name, saved, first, rank=rank, size=workers)
+            elif _is_position(each):
+                state = saved.positions.get(rank, {}).get(name)
             if state is not None:
                 found[name] = state
-        lacking = {
-            name: _why_not(each, name, saved, rank=rank, workers=workers)
-            for name, each in objects.items()
-            if name not in found
-        }
+            if state is None or why:
+                lacking[name] = why or _why_not(each, name, saved, rank=rank)
         # Inside a step the script itself is about to take the step of such a schedule.
         pending = {
             name
@@ -376,26 +384,43 @@ def _steps_often(each: Any) -> bool:
     return isinstance(each, LRScheduler) and not isinstance(each, ReduceLROnPlateau)
 
 
-def _position(
-    each: Any, name: str, saved: SavedProgress, *, rank: int, workers: int
-) -> Any | None:
-    """Return a worker's position; None if there is none for it."""
+def _resharded(
+    each: Any, name: str, saved: SavedProgress, first: Any, *, rank: int, size: int
+) -> tuple[Any | None, str]:
+    """Return a position after workers of another number, and why it isn't where they were.
+
+    Without ``reshard`` of the object, or without the positions of all workers, it is the
+    beginning of their earliest epoch; None where the state has no epoch.
+    """
     found = {who: states[name] for who, states in saved.positions.items() if name in states}
-    if workers == saved.workers:
-        return found.get(rank)
-    spread = getattr(each, "state_of_workers", None)
-    if spread is None or len(found) < saved.workers:
-        return None
-    with _naming(name):
-        return spread(list(found.values()))
+    why = f"it was saved by {saved.workers} workers, and there are {size} now"
+    reshard = getattr(each, "reshard", None)
+    if reshard is not None and len(found) == saved.workers:
+        with _naming(name):
+            state = reshard([found[who] for who in sorted(found)], rank, size)
+        return state, "" if state is not None else f"{why}: no position follows from theirs"
+    if reshard is None:
+        why += f"; a {type(each).__name__} has no reshard(states, rank, size)"
+    else:
+        why += f"; the checkpoint has the positions of {len(found)} of them"
+    epochs = [_epoch_of(state) for state in found.values()]
+    if _epoch_of(first) is None or None in epochs or not epochs:
+        return None, f"{why}; no epoch of it is known: it stays as it is"
+    epoch = min(each for each in epochs if each is not None)
+    state = {**first, "epoch": epoch}
+    return state, f"{why}; epoch {epoch} starts from its beginning"
 
 
-def _why_not(each: Any, name: str, saved: SavedProgress, *, rank: int, workers: int) -> str:
+def _epoch_of(state: Any) -> int | None:
+    """Return the epoch that a position names; None if it names none."""
+    epoch = state.get("epoch") if isinstance(state, Mapping) else None
+    return epoch if type(epoch) is int else None
+
+
+def _why_not(each: Any, name: str, saved: SavedProgress, *, rank: int) -> str:
     """Return why an object doesn't go on from what was saved."""
     keys, lacking = [f"{_STATES}/{name}"], "the checkpoint has no state of it"
     if _is_position(each):
-        if workers != saved.workers:
-            return f"it was saved by {saved.workers} workers, and there are {workers} now"
         keys = [f"{_POSITIONS}/{rank}/{name}", f"{_POSITIONS}/{rank}"]
         lacking = f"the checkpoint has no position of worker {rank}"
     refused = next((saved.not_saved[key] for key in keys if key in saved.not_saved), "")

@@ -102,11 +102,11 @@ def taking_progress(
         yield list(lacking)
     optimizer.go_on_from(saved.steps, saved.days)
     if lacking:
-        remedy = "they stay as they are; the epoch of a position starts from its beginning"
+        remedy = "they stay as they are"
         if workers != saved.workers and registered.has_positions:
             remedy = (
-                f"the epoch of a position starts from its beginning; load with {saved.workers} "
-                "workers to continue from the position"
+                f"load with {saved.workers} workers to continue from positions, or give their "
+                "objects a reshard(states, rank, size)"
             )
         facts = {"folder": folder, "reasons": lacking, "remedy": remedy}
         log.warning("worker.not_resumed", extra=facts)

@@ -334,7 +334,7 @@ def test_a_loader_without_a_state_has_none_to_save() -> None:
     loader = process.passing.device_pass(batches_of(1), process.model)
     with pytest.raises(PrefetchError, match="a list has no state_dict"):
         loader.state_dict()
-    assert loader.state_of_workers([]) is None
+    assert loader.reshard is None
 
 
 def test_what_waits_for_the_end_of_a_pass_is_done_between_two() -> None:

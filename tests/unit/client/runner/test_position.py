@@ -99,7 +99,7 @@ def test_two_workers_places_become_one(files: list[str], epoch: int) -> None:
     seen = used(first, most=4) + used(second, most=8)
     alone = data_of(files)
 
-    place = alone.state_of_workers([moved(first.state_dict()), moved(second.state_dict())])
+    place = alone.reshard([moved(first.state_dict()), moved(second.state_dict())], 0, 1)
     assert place is not None
     alone.load_state_dict(place)
     assert alone.loaded_epoch == epoch
@@ -123,7 +123,7 @@ def test_a_worker_that_was_an_epoch_ahead_has_nothing_left_of_this_one(
     used(second, most=4)
     alone = data_of(files)
 
-    place = alone.state_of_workers([first.state_dict(), second.state_dict()])
+    place = alone.reshard([first.state_dict(), second.state_dict()], 0, 1)
     assert place is not None
     alone.load_state_dict(place)
 
@@ -146,7 +146,7 @@ def test_other_places_do_not_follow_from_those_of_another_number(
     used(data, most=4)
     assert data.loaded_epoch is None
 
-    assert data.state_of_workers([data.state_dict()]) is None
+    assert data.reshard([data.state_dict()], 0, 2) is None
     assert data.loaded_epoch == 2  # which begins anew
 
 
@@ -155,7 +155,7 @@ def test_places_of_another_reader_lead_nowhere(files: list[str]) -> None:
     memory.begin(0)
     used(memory, most=4)
 
-    assert data_of(files).state_of_workers([memory.state_dict()] * 2) is None
+    assert data_of(files).reshard([memory.state_dict()] * 2, 0, 1) is None
 
 
 def test_shared_batches_outside_sync_are_counted(files: list[str]) -> None:

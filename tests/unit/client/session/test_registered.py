@@ -344,8 +344,22 @@ def test_positions_stay_where_only_the_model_goes_back() -> None:
 
 
 class Spread(Place):
-    def state_of_workers(self, states: Any) -> Any:
-        return {"at": sum(state["at"] for state in states)}
+    def reshard(self, states: Any, rank: int, size: int) -> Any:
+        return {"at": sum(state["at"] for state in states) + 100 * rank + 10 * size}
+
+
+class Reader(Place):
+    """A reader of a user's own, which counts epochs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.epoch = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at, "epoch": self.epoch}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.at, self.epoch = state["at"], state["epoch"]
 
 
 def test_positions_are_each_worker_s_own_and_spread_where_they_can() -> None:
@@ -359,11 +373,28 @@ def test_positions_are_each_worker_s_own_and_spread_where_they_can() -> None:
         assert registered.take(saved, rank=1, workers=2) == []
         assert each.at == 2
         assert registered.take(saved, rank=2, workers=3) == (["a"] if each is fixed else [])
-    assert (fixed.at, spread.at) == (2, 3)
+    assert (fixed.at, spread.at) == (2, 233)
     registered = Registered()
     registered.add({"a": spread})
     lacking = SavedProgress(workers=3, positions=saved.positions)
     assert registered.take(lacking, rank=0, workers=1) == ["a"]
+
+
+def test_a_reader_that_cannot_reshard_keeps_its_epoch_and_begins_it_anew() -> None:
+    states = [{"at": 7, "epoch": 4}, {"at": 1, "epoch": 5}]
+    saved = SavedProgress(workers=2, positions={r: {"a": s} for r, s in enumerate(states)})
+    reader = Reader()
+    registered = Registered()
+    registered.add({"a": reader})
+    reader.at = 3  # as where a load comes in the middle
+
+    with registered.taking(saved, rank=2, workers=3) as lacking:
+        assert lacking["a"].endswith("; epoch 4 starts from its beginning")
+
+    assert (reader.epoch, reader.at) == (4, 0)
+    with registered.taking(saved, rank=1, workers=2) as lacking:
+        assert lacking == {}
+    assert (reader.epoch, reader.at) == (5, 1)
 
 
 def test_what_does_not_come_back_is_named_with_why_and_what_to_do(
@@ -378,23 +409,24 @@ def test_what_does_not_come_back_is_named_with_why_and_what_to_do(
     for each in (saved, one):
         take_progress(script.session.backend, script.optimizer, each, "x")
 
+    two = (
+        "it was saved by 2 workers, and there are 1 now; a Place has no reshard(states, rank, "
+        "size)"
+    )
     other, same = (vars(r) for r in caplog.records if r.getMessage() == "worker.not_resumed")
     assert other["reasons"] == {
         "scheduler": "the checkpoint has no state of it",
-        "place": "it was saved by 2 workers, and there are 1 now",
+        "place": f"{two}; no epoch of it is known: it stays as it is",
         "odd": "it wasn't saved: its value is a function",
-        "mine": "it was saved by 2 workers, and there are 1 now",
+        "mine": f"{two}; no epoch of it is known: it stays as it is",
     }
     assert other["remedy"] == (
-        "the epoch of a position starts from its beginning; load with 2 workers to continue "
-        "from the position"
+        "load with 2 workers to continue from positions, or give their objects a "
+        "reshard(states, rank, size)"
     )
     assert same["reasons"]["place"] == "the checkpoint has no position of worker 0"
     assert same["reasons"]["mine"] == "it wasn't saved: too deep"
-    assert (
-        same["remedy"]
-        == "they stay as they are; the epoch of a position starts from its beginning"
-    )
+    assert same["remedy"] == "they stay as they are"
     assert other["folder"] == "x"
 
 
