@@ -12,6 +12,7 @@ from paramfleet_shared.system.open_files import MORE_OPEN_FILES
 from paramfleet_worker.app.launch.planning import REDIS
 from paramfleet_worker.app.launch.preparing import PreparedLaunch
 from paramfleet_worker.app.launch.reporting.advice import Advice
+from paramfleet_worker.app.launch.reporting.newest import newest_beside
 from paramfleet_worker.app.launch.reporting.page_link import show_page
 from paramfleet_worker.app.launch.reporting.reasons import HasOutput, how_of, reason_of
 from paramfleet_worker.app.launch.reporting.verdict import Verdict, short_path
@@ -239,7 +240,7 @@ class Telling:
 
         Where it has written none, that is the one with which it began, if it had one.
         """
-        newest = self._saved
+        newest = None if self._saved is None else newest_beside(self._saved)
         begun = self._prepared.environment.get(RESUME_FROM, "")
         if newest is not None:
             step = "" if newest.step is None else f" (step {newest.step:,})"
