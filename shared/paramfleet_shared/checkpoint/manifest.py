@@ -57,6 +57,7 @@ from paramfleet_shared.files.tensorfile import (
     read_tensors,
     write_tensors,
 )
+from paramfleet_shared.files.visibility import make_private, private_mode
 from paramfleet_shared.tables.rows.states import check_rows
 from paramfleet_shared.tables.spec import TableSpec
 from paramfleet_shared.values.sorting import each_once
@@ -320,8 +321,8 @@ def write_arrays(
     path = directory / name
     try:
         if makes:
-            directory.mkdir(parents=True, exist_ok=True)
-        return write_tensors(path, arrays, metadata)
+            make_private(directory)
+        return write_tensors(path, arrays, metadata, mode=private_mode(path))
     except OSError as error:
         raise CheckpointWriteError(path=str(path), reason=str(error)) from error
 
@@ -356,8 +357,8 @@ def copy_arrays(directory: Path, saved: SavedModule, target: Path) -> None:
             yield from proven_pieces(path, num_bytes=saved.bytes, sha256=saved.sha256)
 
     try:
-        target.mkdir(parents=True, exist_ok=True)
-        with created(copy) as file:
+        make_private(target)
+        with created(copy, mode=private_mode(copy)) as file:
             for piece in pieces():
                 file.write(piece)
     except OSError as error:
@@ -410,8 +411,11 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
             table: [each.to_wire() for each in parameters]
             for table, parameters in manifest.parameters.items()
         }
+    path = directory / MANIFEST
     try:
-        write_regular(directory / MANIFEST, json.dumps(document, indent=1).encode())
+        make_private(directory)
+        content = json.dumps(document, indent=1).encode()
+        write_regular(path, content, mode=private_mode(path))
     except OSError as error:
         raise CheckpointWriteError(path=str(directory / MANIFEST), reason=str(error)) from error
     sync_directory(directory)

@@ -152,8 +152,13 @@ def read_regular(path: Path, *, most_bytes: int, may_be_link: bool = False) -> b
         return file.read(most_bytes)
 
 
-def write_regular(path: Path, content: bytes) -> None:
+def write_regular(path: Path, content: bytes, *, mode: int = 0o666) -> None:
     """Write a file, and wait until it is on the disk; its folder is made if it is missing.
+
+    Args:
+        path: The file; replaced if it is there.
+        content: What it has then.
+        mode: Of a new file, before the umask.
 
     Raises:
         OSError: if the system refuses.
@@ -163,7 +168,7 @@ def write_regular(path: Path, content: bytes) -> None:
             remote.write(content)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    with os.fdopen(os.open(path, CREATE, 0o666), "wb") as file:
+    with os.fdopen(os.open(path, CREATE, mode), "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

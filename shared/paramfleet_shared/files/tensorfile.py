@@ -107,7 +107,11 @@ class TensorFile(NamedTuple):
 
 
 def write_tensors(
-    path: Path, tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]
+    path: Path,
+    tensors: Mapping[str, NDArray[Any]],
+    metadata: Mapping[str, str],
+    *,
+    mode: int = 0o666,
 ) -> Written:
     """Write a file, and wait until it is on the disk.
 
@@ -115,11 +119,12 @@ def write_tensors(
         path: The file; replaced if it is there.
         tensors: Arrays of floats, signed integers or bytes by name.
         metadata: What the file says of itself.
+        mode: Of a new file, before the umask.
 
     Raises:
         OSError: if the system refuses.
     """
-    with created(path) as file:
+    with created(path, mode=mode) as file:
         return put_tensors(file, tensors, metadata)
 
 
@@ -334,8 +339,12 @@ def pieces_of(path: Path, *, num_bytes: int) -> Iterator[memoryview]:
 
 
 @contextmanager
-def created(path: Path) -> Iterator[IO[bytes]]:
+def created(path: Path, *, mode: int = 0o666) -> Iterator[IO[bytes]]:
     """Open a file for writing; it is on the disk when the block has ended.
+
+    Args:
+        path: The file; replaced if it is there.
+        mode: Of a new file, before the umask.
 
     Raises:
         OSError: if the system refuses.
@@ -344,7 +353,7 @@ def created(path: Path) -> Iterator[IO[bytes]]:
         with path.writing() as remote:
             yield remote
         return
-    with os.fdopen(os.open(path, CREATE, 0o666), "wb") as file:
+    with os.fdopen(os.open(path, CREATE, mode), "wb") as file:
         yield file
         file.flush()
         os.fsync(file.fileno())

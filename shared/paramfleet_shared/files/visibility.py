@@ -7,7 +7,46 @@ import pwd
 import stat
 from pathlib import Path
 
-__all__ = ["is_hidden", "open_mode", "others_bits", "user_of"]
+from paramfleet_shared.files.addresses import Address
+
+__all__ = [
+    "is_hidden",
+    "make_private",
+    "open_mode",
+    "others_bits",
+    "private_mode",
+    "user_of",
+]
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder that only this user may look into, unless it is there.
+
+    Folders above it are made as usual. If the one above gives its group to what is made in it
+    (the set-group-ID bit), that group gets its rights in the new folder, too, before the umask.
+
+    Raises:
+        OSError: if the system refuses.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(folder, Address):
+        return
+    folder.mkdir(mode=0o700 | _shared_bits(folder.parent), exist_ok=True)
+
+
+def private_mode(file: Path) -> int:
+    """Return the mode of a new file in a folder that ``make_private`` has made.
+
+    Raises:
+        OSError: if the system refuses to look at the folder.
+    """
+    return 0o600 if isinstance(file, Address) else 0o600 | _shared_bits(file.parent) & 0o060
+
+
+def _shared_bits(folder: Path) -> int:
+    """Return the group's bits of a folder's mode, if the folder gives its group on."""
+    mode = folder.stat().st_mode
+    return mode & 0o070 if mode & stat.S_ISGID else 0
 
 
 def open_mode(path: Path) -> int | None:

@@ -31,6 +31,7 @@ from paramfleet_shared.checkpoint.manifest import (
 from paramfleet_shared.files.addresses import Address
 from paramfleet_shared.files.folders import FolderNameError, FolderNotAllowedError
 from paramfleet_shared.files.owned import Owner, claim, empty_owned, end_claim, is_owned
+from paramfleet_shared.files.visibility import make_private
 
 __all__ = [
     "Owner", "clear_own", "discard", "end_owning", "give_name", "held",
@@ -155,7 +156,7 @@ def held(temporary: Path) -> Iterator[None]:
         yield
         return
     try:
-        temporary.mkdir(parents=True, exist_ok=True)
+        make_private(temporary)
         lock = os.open(temporary, _FOLDER)
     except OSError as error:
         raise CheckpointWriteError(path=str(temporary), reason=str(error)) from error

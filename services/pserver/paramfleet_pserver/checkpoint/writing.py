@@ -17,6 +17,7 @@ from paramfleet_shared.checkpoint.manifest import (
     SavedFile,
     write_part,
 )
+from paramfleet_shared.files.visibility import make_private
 from paramfleet_shared.system.threads import background_threads
 from paramfleet_shared.tables.memory.reservation import reserve
 from paramfleet_shared.tables.spec import TableSpec
@@ -133,7 +134,7 @@ def _make_empty(directory: Path, own: re.Pattern[str]) -> None:
         CheckpointWriteError: if the system refuses.
     """
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_private(directory)
         with suppress(FileNotFoundError):  # an address is there with its first file
             for path in directory.iterdir():
                 if own.fullmatch(path.name) and not path.is_symlink():  # writing refuses links

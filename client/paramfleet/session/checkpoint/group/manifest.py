@@ -27,6 +27,7 @@ from paramfleet_shared.checkpoint.manifest import (
 from paramfleet_shared.checkpoint.saved_module import SavedModule
 from paramfleet_shared.files.documents import whole
 from paramfleet_shared.files.regular_files import write_regular
+from paramfleet_shared.files.visibility import make_private, private_mode
 from paramfleet_shared.values.texts import shown
 
 __all__ = [
@@ -199,7 +200,9 @@ def write_group_manifest(folder: Path, manifest: GroupManifest) -> None:
         "workers": [worker.to_wire() for worker in manifest.workers],
     }
     try:
-        write_regular(folder / MANIFEST, json.dumps(document, indent=1).encode())
+        make_private(folder)
+        content = json.dumps(document, indent=1).encode()
+        write_regular(folder / MANIFEST, content, mode=private_mode(folder / MANIFEST))
     except OSError as error:
         raise CheckpointWriteError(path=str(folder / MANIFEST), reason=str(error)) from error
     sync_directory(folder)

@@ -1,8 +1,10 @@
 """What a failing save leaves behind."""
 
 import json
+import os
 import resource
 import shutil
+import stat
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -331,3 +333,26 @@ def test_a_negative_id_of_a_table_that_takes_none_is_refused_by_its_file(
     assert caught.value.path == str(tmp_path / "one" / file.name)
     assert "negative_ids=True" in str(caught.value)
     assert made(negative_ids=True)[1].load_model(tmp_path / "one") == []
+
+
+@pytest.mark.parametrize(
+    ("above", "modes"), [(0o777, (0o700, 0o600)), (0o2750, (0o2750, 0o640))]
+)
+def test_a_checkpoint_is_private_unless_its_folder_gives_its_group_on(
+    tmp_path: Path, above: int, modes: tuple[int, int]
+) -> None:
+    _, saving = trained("a")
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    folder.chmod(above)
+    former = os.umask(0)
+    try:
+        saving.save_persistables(folder / "new")
+        saving.save_persistables(folder / "new")
+    finally:
+        os.umask(former)
+
+    assert stat.S_IMODE((folder / "new").stat().st_mode) == modes[0]
+    files = list((folder / "new").iterdir())
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {modes[1]}
+    assert len(files) > 2
