@@ -158,12 +158,18 @@ class Child:
         return None if self._endings is None else read_ending(self._endings, self.pid)
 
     def close(self) -> None:
-        """Stop following the output, even if another process still holds the pipe."""
+        """Stop following the output, even if another process still holds the pipe.
+
+        What it has written down of its end is removed: processes may be restarted often.
+        """
         for stream in (self._process.stdout, self._process.stderr):
             if stream is not None and not stream.closed:
                 asyncio.get_running_loop().remove_reader(stream.fileno())
                 stream.close()
         self._log.close()
+        if self._endings is not None:
+            with contextlib.suppress(OSError):  # a process may put anything there
+                (self._endings / str(self.pid)).unlink()
 
     def _started(
         self,

@@ -11,6 +11,7 @@ import pytest
 
 from paramfleet_shared.settings.config import read_environment
 from paramfleet_shared.system.clock import SystemClock
+from paramfleet_shared.system.processes.ending import VARIABLE as ENDINGS
 from paramfleet_shared.system.processes.keeping import Keeper
 from paramfleet_shared.testing.patience import LATE_S
 from paramfleet_worker.core.events import ProcessName
@@ -91,6 +92,35 @@ async def test_a_process_waits_with_its_results_for_a_program_that_reads_them_la
     assert bytes(read) == RESULT
     assert child.log.read_bytes() == RESULT
     assert (tmp_path / "err").read_bytes() == b""
+
+
+@pytest.mark.slow
+async def test_of_a_process_that_has_ended_no_file_stays_but_its_log(tmp_path: Path) -> None:
+    endings = tmp_path / "endings"
+    endings.mkdir()
+    keeper = Keeper()
+    with (tmp_path / "out").open("wb", 0) as out, (tmp_path / "err").open("wb") as err:
+        console = Console(out, err, {})
+        child = Child(
+            ProcessName("worker", 1),
+            [sys.executable, "-c", "import paramfleet; raise KeyError(3)"],
+            environment={**read_environment(), ENDINGS: str(endings)},
+            log=tmp_path / "workerlog.1",
+            console=console,
+            keeper=keeper,
+            endings=endings,
+        )
+        await until(lambda: child.poll() is not None)
+        await child.drained(LATE_S)
+        ending = child.ending
+
+        child.close()
+
+        console.close(keeps_results=False)
+    keeper.close()
+    assert ending is not None
+    assert ending.text == "KeyError: 3"
+    assert not list(endings.iterdir())
 
 
 @pytest.mark.slow
