@@ -37,7 +37,7 @@ help:
 	@echo 'make check                   format, lint, types, layers and unit tests; under 3 minutes'
 	@echo 'make docs                    write the generated pages, and the site to build/site'
 	@echo 'make dist                    a wheel and a source distribution in dist/'
-	@echo 'make bench                   every benchmark, in ten minutes; the last line is JSON'
+	@echo 'make bench                   the benchmarks that fit into ten minutes; the last line is JSON'
 	@echo '     ONLY=transport,path QUICK=1'
 	@echo 'make bench-paddle            the same work on Paddle 3.0.0, in its own .venv-paddle'
 	@echo 'make bench-localsgd          workers that train apart, in twenty minutes'

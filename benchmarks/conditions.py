@@ -70,6 +70,8 @@ class Findings(NamedTuple):
     """Figures; None for what was not measured, and for what is refused."""
     spread: dict[str, tuple[float, float, float]]
     """The figure, least and most of what was measured, refused or not."""
+    counted: dict[str, int]
+    """Rounds that count, of what was measured."""
     refused: dict[str, str]
     """Why, by name."""
 
@@ -137,13 +139,14 @@ def refusal(headline: Headline) -> str | None:
 
 def findings_of(headlines: Mapping[str, Headline | None]) -> Findings:
     """Return what becomes of headlines, by name; None is one that was not measured."""
-    found = Findings({}, {}, {})
+    found = Findings({}, {}, {}, {})
     for name, headline in headlines.items():
         found.summary[name] = None
         if headline is None:
             continue
         figure = headline.figure
         found.spread[name] = (figure, min(headline.values), max(headline.values))
+        found.counted[name] = headline.num_counted
         why = refusal(headline)
         if why is None:
             found.summary[name] = figure

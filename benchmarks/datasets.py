@@ -22,7 +22,7 @@ from paramfleet.data.parsing.bad_lines import BadLines
 from paramfleet.data.parsing.parser import Parser, Scratch
 from paramfleet.data.parsing.slots import Layout, Slot
 from paramfleet.data.reading.files import CHUNK_BYTES
-from rounds import Rounds
+from rounds import Rounds, least_rounds
 
 BUDGET_S = 30.0
 
@@ -66,7 +66,7 @@ def measure(*, budget_s: float = BUDGET_S) -> Suite:
     """Measure for about ``budget_s`` seconds."""
     with tempfile.TemporaryDirectory(prefix="datasets-") as folder:
         work = _Work(Path(folder))
-        rounds = Rounds(list(CASES), budget_s=budget_s)
+        rounds = Rounds(list(CASES), budget_s=budget_s, least=least_rounds(budget_s))
         rounds.run(work.cases())
     return suite_of(
         "datasets",

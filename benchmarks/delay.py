@@ -9,6 +9,7 @@ import statistics
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from conditions import MIN_ROUNDS
 from harness import Suite, run_script, suite_of
 from jobs import JobShape, run_jobs, training_jobs, turn_of
 from rounds import Rounds
@@ -130,7 +131,9 @@ async def _measure(*, budget_s: float, quick: bool) -> _Found:
         jobs = dict(zip(shapes, running, strict=True))
         names = {str(case): case for case in cases}
         left_s = budget_s - (now() - begun)
-        rounds = Rounds(list(names), budget_s=left_s, max_rounds=1 if quick else 1000)
+        rounds = Rounds(
+            list(names), budget_s=left_s, max_rounds=1 if quick else 1000, least=MIN_ROUNDS
+        )
         for name in rounds.turns:
             case = names[name]
             jobs[case.job].delay(case.round_trip_s / 2)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from conditions import MIN_ROUNDS
 from harness import Suite, run_script, suite_of
 from jobs import JobShape, Saved, TrainingJob, run_jobs, training_jobs, turn_of
 from paramfleet_coordinator.config import CoordinatorSettings
@@ -161,7 +162,9 @@ async def _measure(*, quick: bool, budget_s: float) -> tuple[Rounds, dict[str, _
     async with training_jobs(shapes, warm_steps=warm_steps) as running:
         jobs = dict(zip(CASES, running, strict=True))
         left_s = budget_s - (now() - begun)
-        rounds = Rounds(CASES, budget_s=left_s, max_rounds=1 if quick else 1000)
+        rounds = Rounds(
+            CASES, budget_s=left_s, max_rounds=1 if quick else 1000, least=MIN_ROUNDS
+        )
         for case in rounds.turns:
             rounds.figures[case].append(turn_of(await _window(jobs[case], steps, found[case])))
     return rounds, found

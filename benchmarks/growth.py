@@ -18,7 +18,7 @@ from harness import Suite, run_script, suite_of
 from peer.children import Child, cpu_s
 from peer.jobs import Processes
 from peer.work import Burst, Work
-from rounds import Rounds, Turn
+from rounds import Rounds, Turn, least_rounds
 
 __all__ = ["FULL", "Axes", "measure"]
 
@@ -180,7 +180,7 @@ async def run(axes: Axes, budget_s: float) -> Suite:
         for case in cases.values():
             await growth.burst(case)  # for caches
         left_s = budget_s - (time.perf_counter() - begin)
-        rounds = Rounds(list(cases), budget_s=left_s)
+        rounds = Rounds(list(cases), budget_s=left_s, least=least_rounds(budget_s))
         for name in rounds.turns:
             rounds.figures[name].append(await growth.burst(cases[name]))
         workers = {worker.pid: worker for case in cases.values() for worker in case.workers}

@@ -100,6 +100,7 @@ def suite_of(
         "details": {
             **(details or {}),
             "spread": found.spread,
+            "counted": found.counted,
             "refused": found.refused,
             "rounds": {part: each.report() for part, each in turns.items()},
         },

@@ -33,7 +33,7 @@ from path_figures import (
 from peer.children import Child, cpu_s
 from peer.jobs import Processes
 from peer.work import Burst, Work
-from rounds import Turns
+from rounds import Turns, least_rounds
 
 BUDGET_S = 80.0
 STEPS = 40
@@ -134,12 +134,12 @@ class Bench:
         self.num_steps = dict.fromkeys(self.systems, 0)
         return missing
 
-    async def run(self, *, budget_s: float, max_rounds: int = 1_000) -> Turns:
+    async def run(self, *, budget_s: float, least: int = 0) -> Turns:
         """Run the rounds there is time for, at least one; return them."""
         self.found = {case: [] for case in self._cases()}
         others = [Case(LIMITS, part) for part in LIMIT_PARTS[1:]]
         cases = {str(case): case for case in self.found if case not in others}
-        turns = Turns(list(cases), budget_s=budget_s, max_rounds=max_rounds)
+        turns = Turns(list(cases), budget_s=budget_s, least=least)
         for name in turns:
             for case, measured in (await self._turn(cases[name])).items():
                 self.found[case].append(measured)
@@ -225,7 +225,8 @@ async def run(work: Work, steps: int, budget_s: float) -> Suite:
         bench = Bench(work, steps, processes)
         missing = await bench.start()
         await bench.run(budget_s=0.0)  # every path once, for caches and compilers
-        turns = await bench.run(budget_s=budget_s - (time.perf_counter() - begin))
+        left_s = budget_s - (time.perf_counter() - begin)
+        turns = await bench.run(budget_s=left_s, least=least_rounds(budget_s))
         wrong = await bench.wrong_tables()
         if wrong:
             raise WrongTableError(wrong)

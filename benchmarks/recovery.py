@@ -19,7 +19,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from conditions import Headline
+from conditions import MIN_ROUNDS, Headline
 from harness import Suite, run_script, suite_of
 from launched import LaunchedJob
 from rounds import Ratio, Turns
@@ -264,7 +264,11 @@ def measure(*, budget_s: float = BUDGET_S) -> Suite:
         job.hold()
         left_s = budget_s - (time.perf_counter() - begun)
         turns = Turns(
-            ["kill"], budget_s=left_s, max_rounds=_TINY_KILLS if quick else 1000, enough=200
+            ["kill"],
+            budget_s=left_s,
+            max_rounds=_TINY_KILLS if quick else 1000,
+            enough=200,
+            least=0 if quick else MIN_ROUNDS,
         )
         for number, _ in enumerate(turns):
             job.release()

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 from conditions import MIN_ROUNDS
 from harness import markdown_table
@@ -12,66 +12,97 @@ from harness import markdown_table
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["GOALS", "page", "plot", "summary_of"]
+__all__ = ["GOALS", "HEADLINES", "HeadlineRecord", "page", "plot", "summary_of"]
 
-GOALS: dict[str, float | None] = {
-    "transport_pull_vs_raw_tcp": 0.75,
-    "transport_push_vs_raw_tcp": 0.75,
-    "small_call_vs_raw_tcp": 0.35,
-    "path_vs_torch_rpc": 2.0,
-    "path_vs_torch_rpc_cpu": None,
-    "path_vs_torch_rpc_tcp": None,
-    "path_vs_torch_rpc_tcp_cpu": None,
-    "path_vs_grpcio": 3.0,
-    "path_vs_grpcio_cpu": None,
-    "path_vs_grpcio_tcp": None,
-    "path_vs_grpcio_tcp_cpu": None,
-    "path_vs_redis": 25.0,
-    "path_vs_redis_tcp": None,
-    "path_vs_redis_tcp_cpu": None,
-    "path_bf16_vs_torch_rpc": 3.0,
-    "table_pull_vs_gather_limit": 0.45,
-    "table_push_sgd_vs_rmw_limit": 0.3,
-    "push_adam_vs_push_sgd": 0.8,
-    "table_pull_vs_fbgemm": 1.5,
-    "table_push_sgd_vs_fbgemm": 20.0,
-    "async_train_vs_single": 1.2,
-    "async_train_vs_single_cpu": None,
-    "geo_train_vs_single": 1.7,
-    "geo_train_vs_single_cpu": None,
-    "geo_vs_async_rtt20ms": 3.0,
-    "wire_bf16_auc_loss": 0.001,
-    "wire_int8_auc_loss": 0.002,
-    "quality_async_mean_loss": 0.003,
-    "quality_async_worst_loss": 0.006,
-    "quality_geo_mean_loss": 0.003,
-    "quality_geo_worst_loss": 0.006,
-    "word2vec_vs_gensim": 0.5,
-    "word2vec_geo_vs_async_rtt5ms": 3.0,
-    "word2vec_geo_vs_async": 1.0,
-    "word2vec_similarity_gap": 0.01,
-    "adacomm_accuracy_loss_points": 0.3,
-    "adacomm_sync_reduction": 4.0,
-    "best_of_8x_accuracy_loss_points": 0.3,
-    "k16_throughput_gain": 14.0,
-    "diloco_byte_reduction": 100.0,
-    "diloco_loss_gap": 0.01,
-    "slow_worker_delay_percent": 5.0,
-    "durability_async_cost": 0.85,
-    "durability_async_cost_cpu": None,
-    "durability_sync_cost": None,
-    "replica_cost": 0.7,
-    "replica_cost_cpu": None,
-    "recovery_p50_s": None,
-    "recovery_p99_s": 5.0,
-    "recovery_sync_loss_gap": 1e-6,
-    "launch_to_first_step_s": 5.0,
-    "start_vs_bare": 2.0,
-    "import_cpu_s": 0.6,
-    "pserver_import_cpu_s": 1.0,
-    "first_compile_cpu_s": 25.0,
+HEADLINES: dict[str, dict[str, float | None]] = {
+    "transport": {
+        "transport_pull_vs_raw_tcp": 0.75,
+        "transport_push_vs_raw_tcp": 0.75,
+        "small_call_vs_raw_tcp": 0.35,
+    },
+    "path": {
+        "path_vs_torch_rpc": 2.0,
+        "path_vs_torch_rpc_cpu": None,
+        "path_vs_torch_rpc_tcp": None,
+        "path_vs_torch_rpc_tcp_cpu": None,
+        "path_vs_grpcio": 3.0,
+        "path_vs_grpcio_cpu": None,
+        "path_vs_grpcio_tcp": None,
+        "path_vs_grpcio_tcp_cpu": None,
+        "path_vs_redis": 25.0,
+        "path_vs_redis_tcp": None,
+        "path_vs_redis_tcp_cpu": None,
+        "path_bf16_vs_torch_rpc": 3.0,
+    },
+    "table": {
+        "table_pull_vs_gather_limit": 0.45,
+        "table_push_sgd_vs_rmw_limit": 0.3,
+        "push_adam_vs_push_sgd": 0.8,
+        "table_pull_vs_fbgemm": 1.5,
+        "table_push_sgd_vs_fbgemm": 20.0,
+    },
+    "training": {
+        "async_train_vs_single": 1.2,
+        "async_train_vs_single_cpu": None,
+        "geo_train_vs_single": 1.7,
+        "geo_train_vs_single_cpu": None,
+    },
+    "delay": {
+        "geo_vs_async_rtt20ms": 3.0,
+    },
+    "compression": {
+        "wire_bf16_auc_loss": 0.001,
+        "wire_int8_auc_loss": 0.002,
+    },
+    "quality": {
+        "quality_async_mean_loss": 0.003,
+        "quality_async_worst_loss": 0.006,
+        "quality_geo_mean_loss": 0.003,
+        "quality_geo_worst_loss": 0.006,
+    },
+    "word2vec": {
+        "word2vec_vs_gensim": 0.5,
+        "word2vec_geo_vs_async_rtt5ms": 3.0,
+        "word2vec_geo_vs_async": 1.0,
+    },
+    "word2vec_quality": {
+        "word2vec_similarity_gap": 0.01,
+    },
+    "localsgd": {
+        "adacomm_accuracy_loss_points": 0.3,
+        "adacomm_sync_reduction": 4.0,
+        "best_of_8x_accuracy_loss_points": 0.3,
+        "k16_throughput_gain": 14.0,
+        "diloco_byte_reduction": 100.0,
+        "diloco_loss_gap": 0.01,
+    },
+    "localsgd_servers": {
+        "slow_worker_delay_percent": 5.0,
+    },
+    "durability": {
+        "durability_async_cost": 0.85,
+        "durability_async_cost_cpu": None,
+        "durability_sync_cost": None,
+        "replica_cost": 0.7,
+        "replica_cost_cpu": None,
+    },
+    "recovery": {
+        "recovery_p50_s": None,
+        "recovery_p99_s": 5.0,
+        "recovery_sync_loss_gap": 1e-6,
+    },
+    "start": {
+        "launch_to_first_step_s": 5.0,
+        "start_vs_bare": 2.0,
+        "import_cpu_s": 0.6,
+        "pserver_import_cpu_s": 1.0,
+        "first_compile_cpu_s": 25.0,
+    },
 }
-"""The headline figures, in their order, and what each is meant to reach, if anything."""
+"""The headline figures by suite, in their order, and what each is to reach, if anything."""
+
+GOALS = {name: goal for goals in HEADLINES.values() for name, goal in goals.items()}
+"""All of them."""
 
 _AT_MOST = (
     "_loss", "_gap", "_loss_points", "_delay_percent", "_p50_s", "_p99_s", "_cpu_s", "_step_s",
@@ -80,12 +111,65 @@ _AT_MOST = (
 """Names that end so are meant to stay below their goal, all others above it."""
 
 
-def summary_of(results: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:
-    """Return the headline figures; None for what was not measured, and what is refused."""
-    found: dict[str, float] = {}
-    for result in results.values():
-        found.update(result["summary"])
-    return {name: found.get(name) for name in GOALS}
+class HeadlineRecord(TypedDict):
+    """A headline figure, as the last line of a run and ``summary.json`` have it."""
+
+    value: float | None
+    """None where there is none; ``refused`` says why."""
+    low: float | None
+    high: float | None
+    """Least and most of what was measured, also where the value is refused."""
+    rounds: int | None
+    """Rounds that count; 1 of what is measured once, None where a result lacks it."""
+    refused: NotRequired[str]
+    """Why there is no value."""
+    left_out: NotRequired[str]
+    """Of figures that this run did not measure: what does."""
+
+
+def summary_of(
+    results: Mapping[str, Mapping[str, Any]], left_out: Mapping[str, str]
+) -> dict[str, HeadlineRecord]:
+    """Return a record of each headline figure.
+
+    Args:
+        results: By suite, as the suites wrote them.
+        left_out: Commands that run the suites which this run left out; their results, if there
+            are any, are of a former one.
+    """
+    found = {}
+    for suite, goals in HEADLINES.items():
+        for name in goals:
+            found[name] = _record(name, results.get(suite))
+            if suite in left_out:
+                found[name]["left_out"] = f"`{left_out[suite]}` measures it"
+    return found
+
+
+def _record(name: str, result: Mapping[str, Any] | None) -> HeadlineRecord:
+    """Return a headline's record, given the result of its suite, if there is one."""
+    if result is None:
+        why = "it was never measured"
+        return {"value": None, "low": None, "high": None, "rounds": 0, "refused": why}
+    value, details = result["summary"].get(name), result.get("details", {})
+    is_once = "counted" in details and value is not None
+    alone = value if is_once else None
+    _, low, high = details.get("spread", {}).get(name, (value, alone, alone))
+    rounds = details.get("counted", {}).get(name, 1 if is_once else None)
+    record: HeadlineRecord = {"value": value, "low": low, "high": high, "rounds": rounds}
+    if value is None:
+        record["refused"] = details.get("refused", {}).get(name) or _reason(result)
+    return record
+
+
+def _reason(result: Mapping[str, Any]) -> str:
+    """Return why a suite has no figure, where it doesn't name the figure."""
+    if "failed" in result:
+        lines = result["failed"].splitlines()
+        return " ".join(["its suite failed:", *lines[:1], *lines[1:][-1:]])
+    missing = result.get("details", {}).get("missing", {})
+    lacks = "; ".join(f"without {each}: {why}" for each, why in missing.items())
+    return lacks or "its suite did not measure it here"
 
 
 def page(results: Mapping[str, Mapping[str, Any]], plots: Sequence[str]) -> str:
@@ -103,7 +187,7 @@ def page(results: Mapping[str, Mapping[str, Any]], plots: Sequence[str]) -> str:
         "A figure is `median (least..most)` over the rounds that count. One is refused if",
         f"fewer than {MIN_ROUNDS} count or if they differ too much; its reason stands below.",
         "",
-        *_headline_lines(summary_of(results), _told(results, "spread"), refused),
+        *_headline_lines(summary_of(results, {}), _told(results, "spread"), refused),
         *_refusal_lines(refused),
     ]
     for name, result in results.items():
@@ -125,12 +209,13 @@ def _told(results: Mapping[str, Mapping[str, Any]], what: str) -> dict[str, Any]
 
 
 def _headline_lines(
-    summary: Mapping[str, float | None],
+    summary: Mapping[str, HeadlineRecord],
     spreads: Mapping[str, Any],
     refused: Mapping[str, str],
 ) -> list[str]:
     rows = []
-    for name, value in summary.items():
+    for name, record in summary.items():
+        value = record["value"]
         goal, at_most = GOALS[name], name.endswith(_AT_MOST)
         rows.append(
             {

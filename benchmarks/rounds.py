@@ -12,15 +12,30 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from conditions import Conditions, Headline, quotients, reasons
+from conditions import MIN_ROUNDS, Conditions, Headline, quotients, reasons
 from watch import MachineWatch, Watch
 
-__all__ = ["ENOUGH", "Ratio", "Rounds", "Turn", "Turns", "in_turns", "own_cpu_s"]
+__all__ = [
+    "ENOUGH",
+    "Ratio",
+    "Rounds",
+    "Turn",
+    "Turns",
+    "in_turns",
+    "least_rounds",
+    "own_cpu_s",
+]
 
 ENOUGH = 30
 """So many rounds that count are enough, however much time is left."""
 
 MAX_ROUNDS = 1_000
+
+LOOK_S = 10.0
+"""A suite with less time only shows that everything works."""
+
+MAX_OVER = 2
+"""How many times the rounds that must count may run beyond the time, if others don't count."""
 
 T = TypeVar("T")
 
@@ -46,30 +61,39 @@ class Turns:
     """Yields the cases of round after round, and knows which rounds count.
 
     Figures are kept by the caller, one a round and case. Rounds go on until enough of them
-    count or the time is over.
+    count, or the time is over and the least number of them counts.
 
     Args:
         names: The cases, at least one.
         budget_s: Seconds for all rounds; the first one always runs.
         max_rounds: So many rounds at most, whether they count or not.
         enough: So many rounds that count are enough.
+        least: So many rounds have to count, even beyond the time; twice as many may run.
         watch: Says how a round went; by default it reads this machine.
         now: Seconds that go by, for tests.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (all but the first by keyword)
         self,
         names: Sequence[str],
         *,
         budget_s: float,
         max_rounds: int = MAX_ROUNDS,
         enough: int = ENOUGH,
+        least: int = 0,
         watch: Watch | None = None,
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._size = len(names)
-        self._turns = in_turns(names, budget_s=budget_s, max_rounds=max_rounds, now=now)
+        self._turns = in_turns(
+            names,
+            budget_s=budget_s,
+            max_rounds=max_rounds,
+            now=now,
+            is_needed=self._end_round,
+        )
         self._enough = enough
+        self._least = least
         self._watch = watch or MachineWatch()
         self.conditions: list[Conditions] = []
         """Of each whole round."""
@@ -79,14 +103,17 @@ class Turns:
         for position, name in enumerate(self._turns):
             if position % self._size:
                 self._watch.look()
+            elif self.num_counted >= self._enough:
+                return
             else:
-                if position:
-                    self.conditions.append(self._watch.end())
-                if self.num_counted >= self._enough:
-                    return
                 self._watch.begin()
             yield name
+
+    def _end_round(self) -> bool:
+        """Take note of a round; return whether another one is needed, even beyond the time."""
         self.conditions.append(self._watch.end())
+        is_allowed = len(self.conditions) < MAX_OVER * self._least
+        return is_allowed and self.num_counted < self._least
 
     @property
     def num_counted(self) -> int:
@@ -140,6 +167,7 @@ class Rounds:
         names: The cases.
         budget_s: Seconds for all rounds.
         max_rounds: So many rounds at most.
+        least: So many rounds have to count, even beyond the time; twice as many may run.
         watch: Says how a round went; by default it reads this machine.
     """
 
@@ -149,9 +177,12 @@ class Rounds:
         *,
         budget_s: float = 0.0,
         max_rounds: int = MAX_ROUNDS,
+        least: int = 0,
         watch: Watch | None = None,
     ) -> None:
-        self.turns = Turns(names, budget_s=budget_s, max_rounds=max_rounds, watch=watch)
+        self.turns = Turns(
+            names, budget_s=budget_s, max_rounds=max_rounds, least=least, watch=watch
+        )
         self.figures: dict[str, list[Turn]] = {name: [] for name in names}
 
     def run(self, cases: Mapping[str, Callable[[], float]]) -> None:
@@ -213,31 +244,40 @@ def own_cpu_s() -> float:
     return time.process_time() + children.ru_utime + children.ru_stime
 
 
+def least_rounds(budget_s: float) -> int:
+    """Return how many rounds must count in a suite that has so many seconds."""
+    return MIN_ROUNDS if budget_s >= LOOK_S else 0
+
+
 def in_turns(
     names: Sequence[str],
     *,
     budget_s: float,
     max_rounds: int = MAX_ROUNDS,
     now: Callable[[], float] = time.perf_counter,
+    is_needed: Callable[[], bool] = lambda: False,
 ) -> Iterator[str]:
     """Yield every name once a round, each round from another one on.
 
     No round begins when the time is over or when it would not end in time if it took as
-    long as the longest so far; the first round always runs. Rounds are whole, unless the
-    caller stops asking.
+    long as the longest so far, unless it is needed; the first round always runs. Rounds are
+    whole, unless the caller stops asking.
 
     Args:
         names: The cases, at least one.
         budget_s: Seconds for all rounds.
         max_rounds: Rounds are enough.
         now: Seconds that go by, for tests.
+        is_needed: Called after each round: whether the next one is needed in any case.
     """
     start = now()
     longest_s = 0.0
+    needs_one = True
     for number in range(max_rounds):
         begun = now()
-        if number and begun - start + longest_s > budget_s:
+        if not needs_one and begun - start + longest_s > budget_s:
             return
         first = number % len(names)
         yield from (*names[first:], *names[:first])
         longest_s = max(longest_s, now() - begun)
+        needs_one = is_needed()

@@ -25,7 +25,7 @@ from paramfleet.runner.config.configuration import read_config
 from paramfleet.runner.folders import load_model_class
 from paramfleet.runner.training import train
 from paramfleet_shared.system.clock import SystemClock
-from rounds import Rounds
+from rounds import Rounds, least_rounds
 
 if TYPE_CHECKING:
     from conditions import Headline
@@ -73,7 +73,7 @@ def measure(*, budget_s: float = BUDGET_S) -> Suite:
         cases = _cases(Path(folder))
         for turn in cases.values():
             turn()  # kernels are compiled, pages are in memory
-        rounds = Rounds(list(CASES), budget_s=budget_s)
+        rounds = Rounds(list(CASES), budget_s=budget_s, least=least_rounds(budget_s))
         rounds.run(cases)
     headlines: dict[str, Headline | None] = {}
     for name in ("RecDataset", "QueueDataset", "InmemoryDataset"):

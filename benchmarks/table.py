@@ -31,7 +31,7 @@ from paramfleet_shared.tables.memory.reservation import reserve
 from paramfleet_shared.tables.sparse import SparseShard
 from paramfleet_shared.tables.spec import InitializerSpec, OptimizerSpec, TableSpec
 from paramfleet_shared.tables.warm import warm
-from rounds import Rounds, Turns
+from rounds import Rounds, Turns, least_rounds
 
 BUDGET_S = 100.0
 FULL_FROM_S = 30.0
@@ -108,7 +108,15 @@ def measure(
             limits = _limits(Path(folder))
             for size in sizes:
                 part_s = budget_s * (0.6 if size == max(sizes) else 0.2)  # filling takes half
-                _measure_size(size, batch, part_s, limits, found, smallest=sizes[0])
+                _measure_size(
+                    size,
+                    batch,
+                    part_s,
+                    limits,
+                    found,
+                    smallest=sizes[0],
+                    least=least_rounds(budget_s),
+                )
     finally:
         torch.set_num_threads(threads)
     missing = "" if limits else " There is no C compiler, so the limits were not measured."
@@ -120,7 +128,7 @@ def measure(
     return result
 
 
-def _measure_size(
+def _measure_size(  # noqa: PLR0913 (what differs by size, and what is found)
     size: int,
     batch: int,
     budget_s: float,
@@ -128,6 +136,7 @@ def _measure_size(
     found: _Found,
     *,
     smallest: int,
+    least: int,
 ) -> None:
     """Measure tables of one size; add it to ``found``."""
     begun = time.perf_counter()
@@ -158,7 +167,8 @@ def _measure_size(
         cases[f"fbgemm {name} uniform"] = _burst(draws["uniform"], act)
     for case in cases.values():
         case()  # once, so that all pages and caches are as they will be
-    rounds = Rounds(list(cases), budget_s=budget_s - (time.perf_counter() - begun))
+    left_s = budget_s - (time.perf_counter() - begun)
+    rounds = Rounds(list(cases), budget_s=left_s, least=least)
     rounds.run(cases)
     found.rows.extend(_case_rows(size, rounds, cases))
     found.rows.extend(

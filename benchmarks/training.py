@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from conditions import MIN_ROUNDS
 from harness import Suite, run_script, suite_of
 from jobs import JobShape, run_jobs, training_jobs, turn_of
 from rounds import Rounds, Turns
@@ -106,7 +107,9 @@ async def _measure(
     async with training_jobs(shapes, warm_steps=steps) as running:
         jobs = dict(zip(MODES, running, strict=True))
         left_s = budget_s - (now() - begun)
-        rounds = Rounds(MODES, budget_s=left_s, max_rounds=1 if quick else 1000)
+        rounds = Rounds(
+            MODES, budget_s=left_s, max_rounds=1 if quick else 1000, least=MIN_ROUNDS
+        )
         for mode in rounds.turns:
             rounds.figures[mode].append(turn_of(await jobs[mode].window(steps=steps)))
         quality = {mode: await job.quality() for mode, job in jobs.items()}

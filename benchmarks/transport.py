@@ -24,7 +24,7 @@ from paramfleet_shared.net.secret import new_secret
 from paramfleet_shared.settings.config import read_environment
 from paramfleet_worker.core.environment import runtime_environment
 from peer.children import Child, cpu_s, start_child
-from rounds import Rounds, Turn
+from rounds import Rounds, Turn, least_rounds
 from wires.cases import CASES, DIAL
 
 BUDGET_S = 70.0
@@ -86,7 +86,7 @@ async def _measure(budget_s: float) -> Suite:
             missing = await wires.start_all()
             bursts = list(_bursts(wires.clients))
             names = {str(burst): burst for burst in bursts}
-            rounds = Rounds(list(names), budget_s=budget_s)
+            rounds = Rounds(list(names), budget_s=budget_s, least=least_rounds(budget_s))
             for turn in rounds.turns:
                 rounds.figures[turn].append(await wires.run(names[turn]))
     return suite_of(

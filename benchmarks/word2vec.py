@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import paramfleet as fleet
-from conditions import Headline
+from conditions import MIN_ROUNDS, Headline
 from harness import Suite, run_script, suite_of
 from jobs import JobShape, run_jobs, training_jobs, turn_of
 from paramfleet.runner.config.configuration import read_config
@@ -112,7 +112,7 @@ def beside_gensim(text: Path, *, budget_s: float, max_rounds: int) -> Rounds:
         cases["gensim"] = _Gensim(text, num_words=ours.num_words).epoch
     for case in cases.values():
         case()  # kernels are compiled, rows are there
-    rounds = Rounds(list(cases), budget_s=budget_s, max_rounds=max_rounds)
+    rounds = Rounds(list(cases), budget_s=budget_s, max_rounds=max_rounds, least=MIN_ROUNDS)
     rounds.run(cases)
     return rounds
 
@@ -178,7 +178,9 @@ async def _measure_jobs(text: Path, *, budget_s: float, quick: bool) -> _Jobs:
     async with training_jobs(shapes, warm_steps=20 if quick else PERIOD) as running:
         jobs = dict(zip(SHAPES, running, strict=True))
         left_s = budget_s - (now() - begun)
-        rounds = Rounds(list(names), budget_s=left_s, max_rounds=1 if quick else 1000)
+        rounds = Rounds(
+            list(names), budget_s=left_s, max_rounds=1 if quick else 1000, least=MIN_ROUNDS
+        )
         for name in rounds.turns:
             case = names[name]
             jobs[case.job].delay(case.round_trip_s / 2)

@@ -25,6 +25,7 @@ RESULT: dict[str, Any] = {
     "method": "Steps.",
     "details": {
         "missing": {"redis_c": "no hiredis"},
+        "counted": {"path_vs_redis": 9, "path_vs_torch_rpc": 8},
         "spread": {
             "path_vs_redis": [25.5, 20.0, 30.0],
             "path_vs_torch_rpc": [2.0, 1.0, 4.0],
@@ -53,13 +54,39 @@ LOSSES: dict[str, Any] = {
     "failed": "it ended with 1",
 }
 
+FAILED: dict[str, Any] = {
+    **LOSSES,
+    "summary": {},
+    "failed": "it ended with 1; its last words:\nTraceback\nKeyError: 3\n",
+}
+
 
 def test_the_summary_has_every_headline_and_nothing_else() -> None:
-    summary = summary_of({"path": RESULT})
+    summary = summary_of({"path": RESULT, "compression": FAILED}, {"start": "make it"})
 
     assert list(summary) == list(GOALS)
-    assert summary["path_vs_redis"] == 25.5
-    assert summary["geo_train_vs_single"] is None
+    assert summary["path_vs_redis"] == {"value": 25.5, "low": 20.0, "high": 30.0, "rounds": 9}
+    assert summary["path_vs_grpcio_cpu"]["rounds"] == 1
+    assert summary["path_vs_torch_rpc"] == {
+        "value": None,
+        "low": 1.0,
+        "high": 4.0,
+        "rounds": 8,
+        "refused": "its spread over 9 rounds is 0.71",
+    }
+    assert summary["start_vs_bare"]["left_out"] == "`make it` measures it"
+
+
+def test_every_headline_without_a_value_has_a_reason() -> None:
+    summary = summary_of({"path": RESULT, "compression": FAILED}, {})
+
+    reasons = {name: each.get("refused") for name, each in summary.items()}
+    assert all((each["value"] is None) == ("refused" in each) for each in summary.values())
+    assert reasons["geo_train_vs_single"] == "it was never measured"
+    assert reasons["path_vs_grpcio_tcp"] == "without redis_c: no hiredis"
+    assert reasons["wire_bf16_auc_loss"] == (
+        "its suite failed: it ended with 1; its last words: KeyError: 3"
+    )
 
 
 def test_the_page_says_what_was_measured_and_what_was_to_be_reached() -> None:
@@ -87,7 +114,7 @@ def test_the_page_names_what_is_refused_and_why() -> None:
     assert "- `path_vs_torch_rpc` is refused: its spread over 9 rounds is 0.71." in text
     assert "| `path_bf16_vs_float32` | 0.8 (0.5..1.5) | yes |" in text
     assert "- `path_bf16_vs_float32` is refused: its spread over 9 rounds is 0.50." in text
-    assert summary_of({"path": RESULT})["path_vs_torch_rpc"] is None
+    assert summary_of({"path": RESULT}, {})["path_vs_torch_rpc"]["value"] is None
 
 
 def test_the_page_says_which_rounds_count() -> None:

@@ -93,6 +93,22 @@ def test_rounds_end_with_the_time_even_when_none_counts() -> None:
     assert turns.headline([1.0, 2.0, 3.0]).num_counted == 0
 
 
+def test_rounds_that_must_count_go_on_beyond_the_time() -> None:
+    seconds = ticking(1.0)
+    script = Script([FREE, TAKEN, FREE, TAKEN, FREE, FREE])
+    turns = Turns(["a"], budget_s=0.0, least=3, watch=script, now=lambda: next(seconds))
+
+    assert list(turns) == ["a"] * 5
+
+    assert turns.num_counted == 3
+
+
+def test_where_none_counts_twice_as_many_as_must_are_tried() -> None:
+    turns = Turns(["a"], budget_s=0.0, least=3, watch=Script([TAKEN] * 9))
+
+    assert list(turns) == ["a"] * 6
+
+
 def test_figures_are_of_the_rounds_that_count() -> None:
     turns = Turns(["a"], budget_s=60.0, max_rounds=3, watch=Script([FREE, TAKEN, FREE]))
     assert list(turns) == ["a"] * 3
