@@ -56,6 +56,8 @@ class Headline(NamedTuple):
     num_counted: int
     quantile: float | None = None
     """Which of the values is the figure, 0 to 1; None is their median, if they agree."""
+    dropped: str = ""
+    """Why the most of the other rounds don't count."""
 
     @property
     def figure(self) -> float:
@@ -121,7 +123,8 @@ def refusal(headline: Headline) -> str | None:
     rounds have to, every other round in each.
     """
     if headline.num_counted < MIN_ROUNDS:
-        return f"rounds that count: {headline.num_counted}, at least {MIN_ROUNDS} are needed"
+        why = f"rounds that count: {headline.num_counted}, at least {MIN_ROUNDS} are needed"
+        return f"{why}; in others {headline.dropped}" if headline.dropped else why
     if headline.quantile is not None:
         halves = headline.values[::2], headline.values[1::2]
         one, other = (_quantile(each, headline.quantile) for each in halves)

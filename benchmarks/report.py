@@ -152,10 +152,10 @@ def _record(name: str, result: Mapping[str, Any] | None) -> HeadlineRecord:
         why = "it was never measured"
         return {"value": None, "low": None, "high": None, "rounds": 0, "refused": why}
     value, details = result["summary"].get(name), result.get("details", {})
-    is_once = "counted" in details and value is not None
-    alone = value if is_once else None
+    is_known = "counted" in details or "failed" in result
+    alone = value if is_known else None
     _, low, high = details.get("spread", {}).get(name, (value, alone, alone))
-    rounds = details.get("counted", {}).get(name, 1 if is_once else None)
+    rounds = details.get("counted", {}).get(name, int(value is not None) if is_known else None)
     record: HeadlineRecord = {"value": value, "low": low, "high": high, "rounds": rounds}
     if value is None:
         record["refused"] = details.get("refused", {}).get(name) or _reason(result)

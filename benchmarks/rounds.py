@@ -136,7 +136,9 @@ class Turns:
             values: One of each round.
             quantile: Which of them is the figure; None is their median, if they agree.
         """
-        return Headline(self.kept(values), self.num_counted, quantile)
+        dropped = Counter(each for each in reasons(self.conditions) if each is not None)
+        most = dropped.most_common(1)[0][0] if dropped else ""
+        return Headline(self.kept(values), self.num_counted, quantile, most)
 
     def report(self) -> dict[str, Any]:
         """Return how many rounds ran and counted, why others did not, and what they met."""

@@ -119,10 +119,17 @@ def measure(
                 )
     finally:
         torch.set_num_threads(threads)
-    missing = "" if limits else " There is no C compiler, so the limits were not measured."
+    missing = {} if limits else {"limits": "there is no C compiler"}
     rows, headlines, others, turns = found
+    if headlines.get("table_pull_vs_fbgemm") is None:
+        missing["fbgemm-gpu-cpu"] = "it isn't installed"
     result = suite_of(
-        "table", rows=rows, headlines=headlines, method=METHOD + missing, turns=turns
+        "table",
+        rows=rows,
+        headlines=headlines,
+        method=METHOD,
+        turns=turns,
+        details={"missing": missing},
     )
     result["summary"] |= others
     return result

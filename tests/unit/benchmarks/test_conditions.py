@@ -68,7 +68,9 @@ def test_a_headline_needs_rounds_and_their_agreement() -> None:
 
 
 def test_no_round_that_counts_refuses_what_all_of_them_show() -> None:
-    assert refusal(Headline([2.0] * 9, 0)) == "rounds that count: 0, at least 5 are needed"
+    assert refusal(Headline([2.0] * 9, 0, None, "it rained")) == (
+        "rounds that count: 0, at least 5 are needed; in others it rained"
+    )
 
 
 def test_refused_headlines_are_none_and_named_with_their_spread() -> None:

@@ -114,7 +114,8 @@ def test_figures_are_of_the_rounds_that_count() -> None:
     assert list(turns) == ["a"] * 3
 
     assert turns.kept(["first", "second", "third"]) == ["first", "third"]
-    assert turns.headline([1.0, 2.0, 3.0]) == Headline([1.0, 3.0], 2)
+    why = "the hypervisor took more than 3% of the time"
+    assert turns.headline([1.0, 2.0, 3.0]) == Headline([1.0, 3.0], 2, None, why)
 
 
 def test_the_report_says_how_many_rounds_count_and_why_others_do_not() -> None:
