@@ -101,6 +101,15 @@ HEADLINES: dict[str, dict[str, float | None]] = {
 }
 """The headline figures by suite, in their order, and what each is to reach, if anything."""
 
+WITHOUT_ROUNDS = (
+    "compression",
+    "quality",
+    "localsgd",
+    "localsgd_servers",
+    "word2vec_quality",
+)
+"""Suites whose figures are no times: each is of all seeds, or of one."""
+
 GOALS = {name: goal for goals in HEADLINES.values() for name, goal in goals.items()}
 """All of them."""
 
@@ -120,7 +129,7 @@ class HeadlineRecord(TypedDict):
     high: float | None
     """Least and most of what was measured, also where the value is refused."""
     rounds: int | None
-    """Rounds that count; 1 of what is measured once, None where a result lacks it."""
+    """Rounds that count, or seeds; 1 of what is measured once, None where a result lacks it."""
     refused: NotRequired[str]
     """Why there is no value."""
     left_out: NotRequired[str]
@@ -140,22 +149,24 @@ def summary_of(
     found = {}
     for suite, goals in HEADLINES.items():
         for name in goals:
-            found[name] = _record(name, results.get(suite))
+            found[name] = _record(suite, name, results.get(suite))
             if suite in left_out:
                 found[name]["left_out"] = f"`{left_out[suite]}` measures it"
     return found
 
 
-def _record(name: str, result: Mapping[str, Any] | None) -> HeadlineRecord:
+def _record(suite: str, name: str, result: Mapping[str, Any] | None) -> HeadlineRecord:
     """Return a headline's record, given the result of its suite, if there is one."""
     if result is None:
         why = "it was never measured"
         return {"value": None, "low": None, "high": None, "rounds": 0, "refused": why}
     value, details = result["summary"].get(name), result.get("details", {})
-    is_known = "counted" in details or "failed" in result
+    is_known = "counted" in details or "failed" in result or suite in WITHOUT_ROUNDS
     alone = value if is_known else None
+    seeds = details.get("seeds", 1)
+    once = 0 if value is None else seeds if isinstance(seeds, int) else len(seeds)
     _, low, high = details.get("spread", {}).get(name, (value, alone, alone))
-    rounds = details.get("counted", {}).get(name, int(value is not None) if is_known else None)
+    rounds = details.get("counted", {}).get(name, once if is_known else None)
     record: HeadlineRecord = {"value": value, "low": low, "high": high, "rounds": rounds}
     if value is None:
         record["refused"] = details.get("refused", {}).get(name) or _reason(result)

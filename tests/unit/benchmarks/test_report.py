@@ -77,6 +77,19 @@ def test_the_summary_has_every_headline_and_nothing_else() -> None:
     assert summary["start_vs_bare"]["left_out"] == "`make it` measures it"
 
 
+def test_a_figure_of_seeds_has_their_number() -> None:
+    result = {**FAILED, "summary": {"wire_bf16_auc_loss": 0.0004}, "details": {"seeds": 3}}
+
+    summary = summary_of({"compression": result}, {})
+
+    assert summary["wire_bf16_auc_loss"] == {
+        "value": 0.0004,
+        "low": 0.0004,
+        "high": 0.0004,
+        "rounds": 3,
+    }
+
+
 def test_every_headline_without_a_value_has_a_reason() -> None:
     summary = summary_of({"path": RESULT, "compression": FAILED}, {})
 
