@@ -1,11 +1,17 @@
 """What the test of the cluster does where its engine refuses, and where the machine is slow."""
 
+import importlib.util
 import os
 from pathlib import Path
 
 import pytest
-from tests.compose import cluster as cluster_module
-from tests.compose.cluster import Cluster, ClusterError, act
+
+PROGRAM = Path(__file__).parents[2] / "compose" / "cluster.py"
+SPEC = importlib.util.spec_from_file_location("cluster", PROGRAM)
+assert SPEC is not None
+assert SPEC.loader is not None
+cluster = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(cluster)
 
 ENGINE = """#!/bin/sh
 # Refuses to pause and to kill as often as the file 'refuses' has lines; tells what it did.
@@ -28,7 +34,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.write_text(ENGINE)
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr(cluster_module, "AGAIN_AFTER_S", 0.0)
+    monkeypatch.setattr(cluster, "AGAIN_AFTER_S", 0.0)
     return program
 
 
@@ -43,7 +49,7 @@ def refuse(engine: Path, *, times: int) -> None:
 def test_a_fault_that_the_engine_refuses_once_is_tried_again(engine: Path) -> None:
     refuse(engine, times=1)
 
-    act("pause", "c")
+    cluster.act("pause", "c")
 
     assert did(engine) == ["pause c", "pause c"]
 
@@ -54,7 +60,7 @@ def test_a_pause_that_the_engine_always_refuses_is_made_by_a_signal(
 ) -> None:
     refuse(engine, times=9)
 
-    act(fault, "c")
+    cluster.act(fault, "c")
 
     assert did(engine) == [f"{fault} c"] * 3 + [f"exec c sh -c kill -{signal} -1"]
 
@@ -62,11 +68,11 @@ def test_a_pause_that_the_engine_always_refuses_is_made_by_a_signal(
 def test_a_fault_that_no_signal_makes_ends_with_what_the_engine_said(engine: Path) -> None:
     refuse(engine, times=9)
 
-    with pytest.raises(ClusterError, match="unable to freeze"):
-        act("kill", "c")
+    with pytest.raises(cluster.ClusterError, match="unable to freeze"):
+        cluster.act("kill", "c")
 
 
-class Slow(Cluster):
+class Slow(cluster.Cluster):  # type: ignore[name-defined, misc]
     """Takes a step whenever it is looked at, until it stands still."""
 
     def __init__(self, *, stands_still_after: int) -> None:
@@ -82,11 +88,13 @@ class Slow(Cluster):
 def test_a_cluster_that_goes_on_is_waited_for_and_one_that_stands_still_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cluster_module, "POLL_S", 0.001)
+    monkeypatch.setattr(cluster, "POLL_S", 0.001)
     slow = Slow(stands_still_after=200)
 
     slow.wait_until("it has taken 50 steps", lambda: slow.step >= 50, still_s=0.1)
-    with pytest.raises(ClusterError, match=r"without progress until it has taken 201 steps"):
+    with pytest.raises(
+        cluster.ClusterError, match=r"without progress until it has taken 201 steps"
+    ):
         slow.wait_until("it has taken 201 steps", lambda: slow.step > 200, still_s=0.1)
 
     assert slow.step == 200
