@@ -89,6 +89,10 @@ class Rows(Protocol):
     gradient: torch.Tensor | None
     weight: Any
 
+    def zero_gradient(self) -> None:
+        """Keep a gradient without rows in place of one that is pending."""
+        ...
+
     @property
     def in_use(self) -> bool:
         """Whether rows were handed out already."""

@@ -181,6 +181,9 @@ class RowGradient(torch.Tensor):
         others = [e for e in tensors_in([args, kwargs]) if not isinstance(e, RowGradient)]
         rows = {id(each): each.rows for each in own}
         table = own[0].table
+        if name == "zero_" and table.is_stepped:  # of a model that forgets a step's gradients
+            table.zero_gradient()
+            return args[0]
         is_alike = name in _ALIKE or (name in _BY_SCALAR and not others)
         is_alike |= name in _REDUCTIONS and len(args) <= 2 and kwargs.get("dim") is None
         is_alike &= not (name == "sum" and len(args) > 1)

@@ -435,14 +435,15 @@ def test_an_optimizer_made_before_tables_are_shared_is_refused(session: Session)
         session.distributed_optimizer(early)
 
 
-def test_zero_grad_lets_the_rows_of_the_batch_go(session: Session) -> None:
+@pytest.mark.parametrize("zeroed", ["optimizer", "model"])
+def test_zero_grad_lets_the_rows_of_the_batch_go(session: Session, zeroed: str) -> None:
     model = session.distributed_model(fleet.nn.Embedding(NUM, DIM, name="go"))
     optimizer = session.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
 
     for ids in batches():
         model(ids).sum().backward()
         optimizer.step()
-        optimizer.zero_grad(set_to_none=False)
+        {"optimizer": optimizer, "model": model}[zeroed].zero_grad(set_to_none=False)
 
     assert model.table.pending() is None
 
