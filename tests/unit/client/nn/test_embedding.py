@@ -443,7 +443,7 @@ def test_zero_grad_lets_the_rows_of_the_batch_go(session: Session, zeroed: str) 
     for ids in batches():
         model(ids).sum().backward()
         optimizer.step()
-        {"optimizer": optimizer, "model": model}[zeroed].zero_grad(set_to_none=False)
+        (optimizer if zeroed == "optimizer" else model).zero_grad(set_to_none=False)
 
     assert model.table.pending() is None
 
