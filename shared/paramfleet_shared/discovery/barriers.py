@@ -3,6 +3,7 @@
 import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 from paramfleet_shared.discovery.errors import (
@@ -69,7 +70,8 @@ class BarrierCaller:
         self._job = job
         self._clock = clock
         self._passed = dict(passed)
-        self._in_use: set[str] = set()
+        self._in_use: dict[str, int] = {}
+        """The generation of each barrier that this worker waits at now."""
         self.released: dict[str, int] = {}
         """The newest use of each barrier that has let this process go."""
         self.shrinks = False
@@ -88,16 +90,33 @@ class BarrierCaller:
         """
         if name in self._in_use:
             raise ConcurrentCollectiveError(operation=name.removeprefix("gather/"))
-        self._in_use.add(name)
+        generation = self._in_use[name] = self.next_generation(name)
         try:
-            yield self.next_generation(name)
+            yield generation
         finally:
-            self._in_use.discard(name)
+            del self._in_use[name]
 
     def level_with(self, passed: Mapping[str, int]) -> None:
         """Count barriers that a former process of this worker has come to."""
         for name, number in passed.items():
             self._passed[name] = max(number, self._passed.get(name, 0))
+
+    async def is_incomplete(self, name: str) -> bool:
+        """Return whether others haven't come to the barrier at which this worker waits.
+
+        False if it waits there no more, or the coordinator doesn't answer.
+
+        Raises:
+            JobFailedError: if the coordinator says so.
+        """
+        generation = self._in_use.get(name)
+        if generation is None:
+            return False
+        try:
+            reply = await self._call(name, generation, park_s=0.0, timeout_s=_REPLY_S)
+        except (UnavailableError, OutcomeUnknownError):
+            return False
+        return not reply["released"]
 
     async def pass_through(
         self, name: str, *, timeout_s: float, tells: bool = False, at: str = ""
@@ -133,9 +152,15 @@ class BarrierCaller:
                 raise BarrierTimeoutError(
                     name=name, generation=generation, waited_s=waited_s, **facts
                 )
+            park_s = min(_PARK_S, _PARK_FRACTION * left_s)
+            more = {"at": at, "watches": watches} if at else {}
             try:
                 reply = await self._call(
-                    name, generation, left_s=left_s, at=at, watches=watches
+                    name,
+                    generation,
+                    park_s=park_s,
+                    timeout_s=min(park_s + _REPLY_S, left_s),
+                    more=more,
                 )
             except (UnavailableError, OutcomeUnknownError) as error:
                 facts["reason"] = str(error)
@@ -182,9 +207,14 @@ class BarrierCaller:
         return True
 
     async def _call(
-        self, name: str, generation: int, *, left_s: float, at: str, watches: bool
+        self,
+        name: str,
+        generation: int,
+        *,
+        park_s: float,
+        timeout_s: float,
+        more: Mapping[str, Any] = MappingProxyType({}),
     ) -> Mapping[str, Any]:
-        park_s = min(_PARK_S, _PARK_FRACTION * left_s)
         fields = {
             "job": self._job,
             "rank": self._member.index,
@@ -192,12 +222,10 @@ class BarrierCaller:
             "name": name,
             "generation": generation,
             "park_s": park_s,
+            **more,
         }
         if self.shrinks:
             fields["shrinks"] = True
-        if at:
-            fields |= {"at": at, "watches": watches}
-        timeout_s = min(park_s + _REPLY_S, left_s)
         answer = await self._channel.call(
             "barrier", Message(fields=fields), timeout_s=timeout_s
         )

@@ -317,6 +317,19 @@ class JobSession:
                     name, timeout_s=patience_s, tells=tells, at=at
                 )
 
+    async def is_incomplete(self, barrier: str) -> bool:
+        """Return whether others haven't come yet to what this worker waits in.
+
+        False if it waits there no more, or the coordinator doesn't answer.
+
+        Args:
+            barrier: Name of the barrier; of ``gather`` it is ``gather/NAME``.
+
+        Raises:
+            JobFailedError: if the coordinator says so.
+        """
+        return await self._barriers.is_incomplete(barrier)
+
     async def gather(
         self, name: str, payload: bytes, *, timeout_s: float | None = None, at: str = ""
     ) -> list[bytes]:

@@ -41,6 +41,20 @@ def test_who_has_no_batch_left_takes_the_others_steps_while_it_waits_for_them_in
         assert far(result, alone) <= 1e-5
 
 
+@pytest.mark.parametrize("call", ["all_reduce", "barrier"])
+def test_who_learns_late_that_a_call_has_ended_misses_no_step_with_its_batch(
+    jobs: Any, call: str
+) -> None:
+    args = ("--counts", "2,2;2,2;2,2")
+    alone = jobs.local_once(UNEVEN, *args)
+
+    results = jobs.run(UNEVEN, *args, "--call", call, "--late").results
+
+    for result in results:
+        assert result["steps"] == alone["steps"]
+        assert far(result, alone) <= 1e-5
+
+
 @pytest.mark.parametrize("more", [(), ("--norms",)], ids=["plain", "norms"])
 def test_losses_that_are_sums_over_the_batch_add_up_where_the_strategy_says_so(
     jobs: Any, more: tuple[str, ...]

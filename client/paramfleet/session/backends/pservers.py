@@ -104,32 +104,35 @@ class PserverBackend(Backend):
     @override
     def barrier(self, name: str) -> None:
         at = waits_in(name)
-        self._meet(self._session.barrier(name, at=at), at)
+        self._meet(self._session.barrier(name, at=at), at, barrier=name)
 
     @override
     def gather(self, name: str, payload: bytes) -> list[bytes]:
         at = waits_in(name)
-        payloads = self._meet(self._session.gather(name, payload, at=at), at)
+        payloads = self._meet(
+            self._session.gather(name, payload, at=at), at, barrier=f"gather/{name}"
+        )
         self._require_all(name, len(payloads))
         return payloads
 
-    def _meet(self, work: Coroutine[Any, Any, T], at: str) -> T:
+    def _meet(self, work: Coroutine[Any, Any, T], at: str, *, barrier: str) -> T:
         """Wait for the other workers; take part in steps that they are in, without a batch.
 
         Args:
             work: Waits for them.
             at: What this worker's script called; empty in another thread than the main one,
                 which takes no steps.
+            barrier: Name of the barrier at which it waits.
         """
         if not at:
             return self._wait(work)
         self.own.progress.waits_in = at
         try:
-            return self._wait(work, at)
+            return self._wait(work, at, barrier)
         finally:
             self.own.progress.waits_in = ""
 
-    def _wait(self, work: Coroutine[Any, Any, T], at: str = "") -> T:
+    def _wait(self, work: Coroutine[Any, Any, T], at: str = "", barrier: str = "") -> T:
         with self.own.times.during("barrier"):
             self._settle()
         optimizer = self._optimizer
@@ -138,7 +141,11 @@ class PserverBackend(Backend):
         if others is None:
             with self.own.times.during("barrier"):
                 return self._communicator.wait(work)
-        return others.wait(work, partial(self._take_others_step, at))
+        return others.wait(
+            work,
+            partial(self._take_others_step, at),
+            is_incomplete=partial(self._session.is_incomplete, barrier),
+        )
 
     def _watch(self, optimizer: DistributedOptimizer, job: Job) -> None:
         """Have what belongs to a step that several workers take done and logged."""

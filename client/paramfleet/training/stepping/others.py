@@ -2,11 +2,13 @@
 
 A step of sync needs every worker. One that has no batch left and waits for the others in a call
 of all workers, such as a barrier, takes part in their steps without a batch: they come to the
-call when they have none left either. Pserver 0 says when another worker waits in a step.
+call when they have none left either. Pserver 0 says when another worker waits in a step, and
+the coordinator whether the call still lacks a worker: else the step comes after the call, and
+this worker has a batch for it.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -53,11 +55,19 @@ class OthersSteps:
         self._job = job
         self._step = step
 
-    def wait(self, work: Coroutine[Any, Any, T], take_step: Callable[[], None]) -> T:
+    def wait(
+        self,
+        work: Coroutine[Any, Any, T],
+        take_step: Callable[[], None],
+        *,
+        is_incomplete: Callable[[], Awaitable[bool]],
+    ) -> T:
         """Return the result of what all workers take part in.
 
         Args:
             work: Waits for them.
+            is_incomplete: Returns whether it still lacks a worker, and False if that is
+                unknown.
             take_step: Takes part in a step without a batch; called in this thread whenever
                 another worker waits in one.
 
@@ -69,7 +79,9 @@ class OthersSteps:
         try:
             while True:
                 with times.during("barrier"):
-                    awaited = communicator.wait(self._until_awaited(coming, pause_s))
+                    awaited = communicator.wait(
+                        self._until_awaited(coming, pause_s, is_incomplete)
+                    )
                 if not awaited:
                     return coming.result()
                 take_step()
@@ -78,12 +90,17 @@ class OthersSteps:
             coming.cancel()
             raise
 
-    async def _until_awaited(self, coming: Future[Any], pause_s: float) -> bool:
+    async def _until_awaited(
+        self,
+        coming: Future[Any],
+        pause_s: float,
+        is_incomplete: Callable[[], Awaitable[bool]],
+    ) -> bool:
         """Return True when another worker waits in a step; False when ``coming`` is done."""
         loop, over = asyncio.get_running_loop(), asyncio.Event()
         coming.add_done_callback(lambda _: loop.call_soon_threadsafe(over.set))
         ended = loop.create_task(over.wait())
-        asking = loop.create_task(self._ask(pause_s))
+        asking = loop.create_task(self._ask(pause_s, is_incomplete))
         try:
             await asyncio.wait({ended, asking}, return_when=asyncio.FIRST_COMPLETED)
             return not coming.done() and asking.done() and asking.result()
@@ -91,8 +108,8 @@ class OthersSteps:
             ended.cancel()
             asking.cancel()
 
-    async def _ask(self, pause_s: float) -> bool:
-        """Ask pserver 0 until another worker waits in a step; return True then."""
+    async def _ask(self, pause_s: float, is_incomplete: Callable[[], Awaitable[bool]]) -> bool:
+        """Ask until another worker waits in a step before the call; return True then."""
         job = self._job
         await job.communicator.clock.sleep(pause_s)
         fields = {**job.author.fields(), "step": self._step()}
@@ -103,5 +120,8 @@ class OthersSteps:
                 # The call that this worker is in has a deadline, and names who is missing.
                 await job.communicator.clock.sleep(_RETRY_S)
                 continue
-            if answer.fields["awaited"]:
+            if not answer.fields["awaited"]:
+                continue
+            if await is_incomplete():
                 return True
+            await job.communicator.clock.sleep(_RETRY_S)

@@ -14,6 +14,8 @@ import torch
 
 import paramfleet as fleet
 from paramfleet.api import public as surface
+from paramfleet_shared.discovery.session import JobSession
+from paramfleet_shared.system.clock import SystemClock
 from paramfleet_shared.telemetry import waiting
 
 parser = argparse.ArgumentParser()
@@ -30,6 +32,9 @@ parser.add_argument("--norm_type", type=float, default=2.0)
 parser.add_argument("--by", default="torch", help="what clips: torch, imported or fleet")
 parser.add_argument("--wrong", default="", help="what worker 0 does that it must not")
 parser.add_argument("--norms", action="store_true", help="with batch norm over all workers")
+parser.add_argument(
+    "--late", action="store_true", help="worker 1 learns late that a call ended"
+)
 args = parser.parse_args()
 
 from torch.nn.utils import clip_grad_norm_  # noqa: E402 - as scripts import it, before init
@@ -59,6 +64,19 @@ def batch_of(epoch: int, number: int, worker: int) -> tuple[torch.Tensor, torch.
     data = torch.Generator().manual_seed(1000 * epoch + 10 * number + worker)
     ids = torch.randint(0, 30, (BATCH + 2 * worker, 2), generator=data)
     return ids, ((ids % 7).sum(1) > 5).float()
+
+
+async def barrier_late(self: JobSession, name: str, **options: Any) -> None:
+    await barrier(self, name, **options)
+    await SystemClock().sleep(0.3)
+
+
+async def gather_late(
+    self: JobSession, name: str, payload: bytes, **options: Any
+) -> list[bytes]:
+    found = await gather(self, name, payload, **options)
+    await SystemClock().sleep(0.3)
+    return found
 
 
 def calls() -> dict[str, Callable[[], Any]]:
@@ -97,6 +115,9 @@ optimizer = fleet.distributed_optimizer(
     OPTIMIZERS[args.optimizer](model.parameters()), strategy
 )
 fleet.init_worker()
+barrier, gather = JobSession.barrier, JobSession.gather
+if args.late and rank == 1:
+    JobSession.barrier, JobSession.gather = barrier_late, gather_late  # type: ignore[method-assign]
 reduction = "sum" if args.sum else "mean"
 norms: list[float] = []
 
