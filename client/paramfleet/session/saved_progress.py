@@ -77,7 +77,8 @@ def read_progress(folder: Path, manifest: Manifest) -> SavedProgress | None:
 def _progress_of(saved: SavedModule, arrays: "Mapping[str, NDArray[Any]]") -> SavedProgress:
     documents = dict(saved.extra)
     steps, workers = documents.pop("steps"), documents.pop("workers")
-    pending, _ = documents.pop("pending"), documents.pop("days", {})
+    pending = documents.pop("pending")
+    documents.pop("days", None)
     if type(pending) is not list or any(type(each) is not str for each in pending):
         raise ValueError("pending is no list of names")
     progress = SavedProgress(

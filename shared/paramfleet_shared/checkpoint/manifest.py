@@ -66,9 +66,9 @@ from paramfleet_shared.values.spans import MissedUpdates
 __all__ = [
     "FORMAT", "GROUP_FORMAT", "MANIFEST", "VERSION", "CheckpointDamagedError",
     "CheckpointWriteError", "FilePart", "Manifest", "ManifestError", "SavedFile", "SavedTable",
-    "StatesLeftOut", "copy_arrays", "map_arrays", "map_part", "new_identity", "read_arrays",
-    "read_manifest", "read_manifest_document", "read_part", "read_removed", "sync_directory",
-    "write_arrays", "write_manifest", "write_part", "write_removed",
+    "StatesLeftOut", "copy_arrays", "map_arrays", "map_part", "new_identity", "put_manifest",
+    "read_arrays", "read_manifest", "read_manifest_document", "read_part", "read_removed",
+    "sync_directory", "write_arrays", "write_manifest", "write_part", "write_removed",
 ]  # fmt: skip
 
 _T = TypeVar("_T")
@@ -411,13 +411,22 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
             table: [each.to_wire() for each in parameters]
             for table, parameters in manifest.parameters.items()
         }
+    put_manifest(directory, document)
+
+
+def put_manifest(directory: Path, document: Mapping[str, Any]) -> None:
+    """Write the document of a manifest; the directory is made, and both are on the disk then.
+
+    Raises:
+        CheckpointWriteError: if the system refuses.
+    """
     path = directory / MANIFEST
     try:
         make_private(directory)
         content = json.dumps(document, indent=1).encode()
         write_regular(path, content, mode=private_mode(path))
     except OSError as error:
-        raise CheckpointWriteError(path=str(directory / MANIFEST), reason=str(error)) from error
+        raise CheckpointWriteError(path=str(path), reason=str(error)) from error
     sync_directory(directory)
 
 

@@ -7,7 +7,6 @@ a plain value (``model_state.plain``), whose numbers are in that worker's file. 
 read is ever run: there is no pickle in it.
 """
 
-import json
 import math
 import secrets
 from collections.abc import Mapping, Sequence
@@ -19,15 +18,12 @@ from paramfleet_shared.checkpoint.manifest import (
     FORMAT,
     GROUP_FORMAT,
     MANIFEST,
-    CheckpointWriteError,
     ManifestError,
+    put_manifest,
     read_manifest_document,
-    sync_directory,
 )
 from paramfleet_shared.checkpoint.saved_module import SavedModule
 from paramfleet_shared.files.documents import whole
-from paramfleet_shared.files.regular_files import write_regular
-from paramfleet_shared.files.visibility import make_private, private_mode
 from paramfleet_shared.values.texts import shown
 
 __all__ = [
@@ -199,13 +195,7 @@ def write_group_manifest(folder: Path, manifest: GroupManifest) -> None:
         "tensors": {name: each.to_wire() for name, each in manifest.tensors.items()},
         "workers": [worker.to_wire() for worker in manifest.workers],
     }
-    try:
-        make_private(folder)
-        content = json.dumps(document, indent=1).encode()
-        write_regular(folder / MANIFEST, content, mode=private_mode(folder / MANIFEST))
-    except OSError as error:
-        raise CheckpointWriteError(path=str(folder / MANIFEST), reason=str(error)) from error
-    sync_directory(folder)
+    put_manifest(folder, document)
 
 
 def read_group_manifest(folder: Path, *, digest: str = "") -> GroupManifest:
