@@ -48,6 +48,8 @@ def main() -> None:
 
 def _joined(mode: str) -> dict[str, Any]:
     fleet.init(is_collective=mode == "collective")
+    if fleet.is_worker():
+        fleet.barrier_worker()  # one that joins after another's refusal finds no job any more
     return {}
 
 
